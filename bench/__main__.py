@@ -75,6 +75,11 @@ _OTHERS: Final[dict[str, Callable[[], None]]] = {
 )
 @click.option("--external-prepare", default="", help="Run before each of them, not timed.")
 @click.option("--external-cleanup", default="", help="Run after each of them, not timed.")
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="An earlier checkout that is measured in the same rounds (commands).",
+)
 def main(
     names: tuple[str, ...],
     rounds: int,
@@ -83,6 +88,7 @@ def main(
     externals: tuple[str, ...],
     external_prepare: str,
     external_cleanup: str,
+    beside: Path | None,
 ) -> None:
     """Measure; each CASE becomes a JSON file and a page of the results.
 
@@ -108,6 +114,8 @@ def main(
         try:
             if name in CASES:
                 run_case(name, CASES[name], options)
+            elif name == "commands":
+                commands.main(beside)
             else:
                 _OTHERS[name]()
         except (RuntimeError, OSError, KStreamsAssetsError, subprocess.SubprocessError):

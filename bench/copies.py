@@ -23,27 +23,23 @@ from confluent_kafka import KafkaError, Message, Producer
 from bench.harness import Act, Case, Measured, Opened, Options
 from bench.memory import watched
 from bench.place import APPLICATION, LIMIT_S, Place, externals, flushed, place, send
-from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.layout import Warehouse, changed_files
+from kstreams_assets.kafka.admin import TopicSpec
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.data_files import By, SpanFile
+from kstreams_assets.model.spans import SpanId
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.repository.inspection import inspect
+from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.restore.produce import produce
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import RestoreSettings, VerifyExtent
-from kstreams_assets.store import (
-    FileIdentity,
-    ObjectPath,
-    StorePath,
-    file_identity,
-    relative,
-    remove_tree,
-)
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.records import SpanFile, SpanId, span_files
+from kstreams_assets.store import FileIdentity, ObjectPath, StorePath, relative, store_at
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
 from spark_resources.partition_records import PartitionWork, header_lists
 from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
+from tests.repository.spans_on_disk import span_files
 
 _TOPIC: Final = "orders"
 _PEAK_MB: Final = 3_000.0
@@ -289,7 +285,7 @@ class _Copies:
         """The whole process, into a new warehouse on the disk or in a store."""
         root, measured = self._backed_up(level, store)
         stored = self._here.stored(root, [self._here.window(1)], self._records)
-        remove_tree(root)
+        store_at(root).remove_tree()
         return Measured(measured.seconds, measured.cpu_s, measured.peak_mb, stored)
 
     def loop(self) -> Measured:
@@ -362,14 +358,19 @@ class _Copies:
     def _restored(
         self, spans: Sequence[tuple[SpanFile, ...]], topic: str, *, digests: bool
     ) -> Measured:
-        noted = [(f.path, f.written) for files in spans for f in files if f.written and digests]
+        expected = {
+            file.path: of_it
+            for number, files in enumerate(spans)
+            for file in files
+            if digests and (of_it := file.expected(TopicPartitionId(_TOPIC, number)))
+        }
         connection = self._here.cluster.connection
         session = self._spark.spark_session
         with self._here.usage() as usage:
             began = time.monotonic()
-            sound = {path: file_identity(path) for path, _ in noted}
-            if changed := changed_files(noted):
-                raise RuntimeError(f"files were changed: {changed}")
+            sound = {path: store_at(path).identity() for path in expected}
+            if changed := inspect([*expected.values()], By.DIGEST):
+                raise RuntimeError(f"files were changed: {changed.damages}")
             works = self._works(spans, topic, sound)
             check_s = time.monotonic() - began
             produced = produce(

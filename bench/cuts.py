@@ -18,8 +18,8 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.warehouse.point import RecoveryPoint
 
 _CASES = ((3, 500), (3, 5_000), (3, 10_000), (12, 5_000), (50, 5_000))
 """Partitions of each topic, and orders per second."""

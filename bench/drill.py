@@ -15,20 +15,20 @@ from examples.demo.place import DEFS
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
-from examples.streams.librdkafka import librdkafka_config
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.drill.report import DrillReport, bottleneck, objective_verdict
-from kstreams_assets.drill.run import DrillRequest, DrillRun
+from kstreams_assets.drill.run import DrillJob, DrillRequest
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.librdkafka import librdkafka_config
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.local.target import local_target, remove_local_target
+from kstreams_assets.model.point import Guarantee, RecoveryPoint
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
-from kstreams_assets.warehouse.spans import Window
 from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
 from spark_resources.work import Spark
@@ -75,15 +75,8 @@ def drill_orders(folder: Path, spark: Spark, *, orders: int = ORDERS) -> Drilled
             _await_processed(settings, cluster, orders)
             point = _exact_point(settings, cluster)
         window = Window(began_ms, point.taken_at_ms + 1, "w0000")
-        back_up(
-            settings,
-            [window],
-            topics=settings.topics,
-            newest_closed=None,
-            spark=spark,
-            run_id="bench-drill",
-        )
-    report = DrillRun(settings, spark, "bench-drill").execute(
+        BackupJob(settings, spark, "bench-drill").run([window])
+    report = DrillJob(settings, spark, "bench-drill").run(
         DrillRequest(point_id=point.id, keep=True)
     )
     return Drilled(

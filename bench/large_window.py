@@ -18,13 +18,13 @@ import psutil
 
 from bench.harness import Act, Case, Measured, Options
 from bench.place import APPLICATION, Place, place
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import HOST, choose_ports
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.settings import BackupSettings, WindowSchedule
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
 from spark_resources.engine import engines
 from spark_resources.jars import class_path
 from spark_resources.java import find_java

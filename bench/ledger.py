@@ -16,11 +16,11 @@ from deltalake import DeltaTable
 from bench.machine import write_result
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse import table as tables
-from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
-from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
-from kstreams_assets.warehouse.table import Table
+from kstreams_assets.repository import table as tables
+from kstreams_assets.repository.ledger import Ledger, TopicFactsTable
+from kstreams_assets.repository.table import Table
 
 _APPLICATION = "order-processor"
 _START_MS = 1_795_000_000_000 // 3_600_000 * 3_600_000

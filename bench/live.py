@@ -21,7 +21,7 @@ from examples.order_processor.application import create_topics
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.follow import status_of
-from kstreams_assets.warehouse.point import Guarantee
+from kstreams_assets.model.point import Guarantee
 
 _LASTS_S: Final = 600.0
 _SETTLED_S: Final = 20.0

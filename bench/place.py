@@ -25,11 +25,11 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
 
 LIMIT_S: Final = 900.0
@@ -93,7 +93,7 @@ class Place:
         self.made += 1
         root = place / f"warehouse-{self.made}"
         for point in points:
-            RecoveryPointTable(Warehouse(root)).append(point)
+            Repository(Warehouse(root), point.application_id).points.append(point)
         return root
 
     def copy(self, warehouse: Path) -> Path:

@@ -13,22 +13,15 @@ from bench.machine import write_result
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint, new_point_id
+from kstreams_assets.model.point_bounds import at_edges
+from kstreams_assets.model.saved_records import SavedTail
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.maintenance import Retention, maintain
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-    new_point_id,
-)
-from kstreams_assets.warehouse.points import (
-    RecoveryPointTable,
-    SavedRecordsTable,
-    SavedTail,
-    at_edges,
-)
+from kstreams_assets.recovery.maintenance import maintain
+from kstreams_assets.recovery.retention import Retention
+from kstreams_assets.repository.points import RecoveryPointTable, SavedRecordsTable
+from kstreams_assets.repository.repository import Repository
 
 _APPLICATION = "order-processor"
 _START_MS = 1_795_000_000_000 // 3_600_000 * 3_600_000
@@ -66,8 +59,8 @@ class _Month:
 
     def __post_init__(self) -> None:
         self.warehouse = Warehouse(self.folder)
-        self.points = RecoveryPointTable(self.warehouse)
-        self.saved = SavedRecordsTable(self.warehouse)
+        self.points = Repository(self.warehouse, _APPLICATION).points
+        self.saved = Repository(self.warehouse, _APPLICATION).saved_records
 
     def store(self, numbers: Sequence[int]) -> None:
         """Points with the records that they save, in one commit of either table."""
@@ -78,7 +71,7 @@ class _Month:
             for o in range(first, last)
         ]
         tails = [SavedTail(partition, _TOPIC_ID, records) for partition in _CHANGELOGS]
-        self.saved.append(_APPLICATION, points[0].id, tails)
+        self.saved.append(points[0].id, tails)
         self.points.append_many(points)
 
     def maintain(self, number: int) -> None:
@@ -201,11 +194,11 @@ _COLUMNS = [
 
 
 def _measured(month: _Month, hours: int) -> list[object]:
-    points, name = month.points, _APPLICATION
-    instants = points.instants(name)
+    points = month.points
+    instants = points.instants()
     edges = [_START_MS + hour * _HOUR_MS for hour in range(1, _HOURS + 1)]
-    [newest] = points.newest(name)
-    files, saved = points.files(name), month.saved.files(name)
+    [newest] = points.newest()
+    files, saved = points.files(), month.saved.files()
     return [
         hours,
         len(instants),
@@ -215,9 +208,9 @@ def _measured(month: _Month, hours: int) -> list[object]:
         sum(file.rows for file in saved),
         len(saved),
         sum(file.bytes for file in saved) // 1024,
-        _median([_ms(lambda: points.newest(name)) for _ in range(5)]),
-        _median([_ms(lambda: points.instants(name)) for _ in range(5)]),
-        _ms(lambda: points.load(name, at_edges(points.instants(name), edges))),
+        _median([_ms(lambda: points.newest()) for _ in range(5)]),
+        _median([_ms(lambda: points.instants()) for _ in range(5)]),
+        _ms(lambda: points.load(at_edges(points.instants(), edges))),
         _median([_ms(lambda: month.saved.of_point(newest)) for _ in range(5)]),
     ]
 

@@ -175,37 +175,29 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
     from kstreams_assets.backup.planner import load_edges
     from kstreams_assets.backup.requests import window_statuses
     from kstreams_assets.metrics.info import warehouse_info
+    from kstreams_assets.model.restorability import PointStatus
+    from kstreams_assets.repository.coverage import newest_restorable
+    from kstreams_assets.repository.records import file_actions
+    from kstreams_assets.repository.repository import Repository
     from kstreams_assets.restore.planner import LOOK_S
     from kstreams_assets.restore.request import RestoreRequest
     from kstreams_assets.restore.selection import choose, select
-    from kstreams_assets.settings import KeepLine, KeepSettings
-    from kstreams_assets.upkeep.expire import plan_expire
-    from kstreams_assets.upkeep.verify import verify
-    from kstreams_assets.warehouse.contents import Contents
-    from kstreams_assets.warehouse.coverage import newest_restorable
-    from kstreams_assets.warehouse.judge import PointStatus
-    from kstreams_assets.warehouse.ledger import Ledger
-    from kstreams_assets.warehouse.points import RecoveryPointTable
-    from kstreams_assets.warehouse.records import file_actions
+    from kstreams_assets.settings import KeepSettings
+    from kstreams_assets.upkeep.expire import ExpireJob
+    from kstreams_assets.upkeep.verify import VerifyJob
 
     settings, warehouse = simulation.settings, simulation.warehouse
     names = {topic.name for topic in settings.topics}
-    ledger, points = Ledger(warehouse, APPLICATION), RecoveryPointTable(warehouse)
+    repo = Repository(warehouse, APPLICATION)
+    ledger, points = repo.ledger, repo.points
     newest = simulation.window(simulation.shape.windows - 1)
 
     def backup() -> None:
         due = [status for status in window_statuses(settings) if status.is_due]
         if due:
             raise RuntimeError(f"{len(due)} windows are due")
-        load_edges(
-            APPLICATION,
-            [newest],
-            names,
-            points=points,
-            ledger=ledger,
-            begins_ms=simulation.first_ms,
-        )
-        points.newest(APPLICATION)
+        load_edges(repo, [newest], names, begins_ms=simulation.first_ms)
+        points.newest()
         ledger.entries(windows={newest.key}, topics=names)
         ledger.first_spans_cut_short(names, begins_ms=simulation.first_ms)
 
@@ -215,34 +207,34 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
             raise RuntimeError(f"{len(found)} spans are damaged: {found[0]}")
 
     def quick_verify() -> None:
-        found = verify(settings, record=False, settle_s=0)
+        found = VerifyJob(settings, record=False, settle_s=0).run()
         if found.damages:
             raise RuntimeError(f"{len(found.damages)} damages: {found.damages[0].problem}")
 
     def restorable() -> None:
-        found = newest_restorable(settings, Contents.of(settings, look_s=0))
+        found = newest_restorable(settings, Repository.open(settings).reading(settings, look_s=0))
         if found.exact is None:
             raise RuntimeError("no point can be restored")
 
     def restore() -> None:
-        contents = Contents.of(settings, look_s=0, look_at_wanted_s=LOOK_S)
+        contents = Repository.open(settings).reading(settings, look_s=0, look_at_wanted_s=LOOK_S)
         request = RestoreRequest()
 
         def judged(ids: Sequence[str]) -> Sequence[PointStatus]:
-            loaded = {p.id: p for p in points.load(APPLICATION, ids, damaged_too=True)}
+            loaded = {p.id: p for p in points.load(ids, damaged_too=True)}
             return contents.statuses([loaded[point_id] for point_id in ids])
 
         def beyond(ids: Sequence[str]) -> frozenset[str]:
             return contents.beyond(ids, lambda *_: True)
 
-        instants = points.instants(APPLICATION)
+        instants = points.instants()
         status = choose(instants, judged, request, beyond=beyond).status
         if status is None:
             raise RuntimeError("no point can be restored")
-        [point] = points.load(APPLICATION, [status.id])
+        [point] = points.load([status.id])
         selection = select(settings.application, names, point, request, frozenset())
         wanted = [one for topic in selection.topics for one in topic.partitions]
-        holdings = contents.at(point, wanted)
+        holdings = contents.contents(point, wanted)
         if any(held.damaged for held in holdings.values()):
             raise RuntimeError("files are damaged")
         found = sum(held.records for held in holdings.values())
@@ -251,9 +243,9 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
         contents.facts(point, {t.source: t.partitions[0].cut.topic_id for t in selection.topics})
 
     def expire() -> None:
-        lines = (KeepLine("hourly", 7 * _DAY_S), KeepLine("daily", 90 * _DAY_S))
-        policy = replace(settings, keep=KeepSettings(all_s=2 * _DAY_S, lines=lines))
-        if plan_expire(policy, now_ms=simulation.now_ms).is_empty:
+        keep = KeepSettings(all="2d", hourly="7d", daily="90d")
+        policy = replace(settings, keep=keep)
+        if not ExpireJob(policy, now_ms=simulation.now_ms).plan().going:
             raise RuntimeError("nothing would expire")
 
     return {
@@ -275,7 +267,7 @@ def _run(told: Mapping[str, object]) -> None:
     """An act, in this process; prints what it took."""
     from unittest import mock
 
-    from kstreams_assets.warehouse import calendar
+    from kstreams_assets import calendar
 
     shape = Shape(windows=int(str(told["windows"])), partitions=int(str(told["partitions"])))
     now_ms = int(str(told["now_ms"]))

@@ -25,22 +25,18 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, T
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint, new_point_id
+from kstreams_assets.model.recordings import LedgerEntry, NotedTopic
+from kstreams_assets.model.saved_records import SavedTail
+from kstreams_assets.model.spans import GapCause, SpanKind, Window
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.ledger import Ledger, TopicFactsTable
+from kstreams_assets.repository.records import PARTITIONED_BY, ensure_records
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.rows import rows_of
+from kstreams_assets.repository.table import Table
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry, NotedTopic, TopicFactsTable
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-    new_point_id,
-)
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
-from kstreams_assets.warehouse.records import PARTITIONED_BY, ensure_records
-from kstreams_assets.warehouse.rows import rows_of
-from kstreams_assets.warehouse.spans import GapCause, Window
-from kstreams_assets.warehouse.table import Table
 from spark_resources.data_files import FILE
 
 APPLICATION: Final = "simulated"
@@ -182,9 +178,13 @@ class Simulation:
         points = {number: self.closing_id(number) for number in set(files.windows)}
         is_changelog = np.array([r is TopicRole.CHANGELOG for r in TOPICS.values()])[files.topics]
         zeros = pa.array(np.zeros(count, np.int64))
+        window_keys = pa.array([keys[number] for number in files.windows])
         columns = {
             "application_id": pa.repeat(APPLICATION, count),
-            "window": pa.array([keys[number] for number in files.windows]),
+            "window": window_keys,
+            "kind": pa.repeat(SpanKind.WINDOW.value, count),
+            "first_window": window_keys,
+            "last_window": window_keys,
             "window_start_ms": pa.array(starts_ms),
             "window_end_ms": pa.array(starts_ms + _HOUR_MS),
             "topic": names,
@@ -265,12 +265,12 @@ class Simulation:
     # points
 
     def _take_points(self) -> None:
-        table = RecoveryPointTable(self.warehouse)
+        table = Repository(self.warehouse, APPLICATION).points
         points = list(self._points())
         for begin in range(0, len(points), 2_000):
             table.append_many(points[begin : begin + 2_000])
         hours = range(max(0, self.shape.windows - 1), self.shape.windows + 1)
-        saved = SavedRecordsTable(self.warehouse)
+        saved = Repository(self.warehouse, APPLICATION).saved_records
         for hour in hours:
             tails = [
                 SavedTail(
@@ -286,7 +286,7 @@ class Simulation:
                 if role is TopicRole.CHANGELOG
                 for partition in range(self.shape.partitions)
             ]
-            saved.append(APPLICATION, self.closing_id(hour), tails)
+            saved.append(self.closing_id(hour), tails)
 
     def _points(self) -> Iterator[RecoveryPoint]:
         shape, sequence = self.shape, 0
@@ -459,4 +459,4 @@ def _content(number: int, partition: int, role: TopicRole, start_ms: int) -> byt
 def _put(table: Table[Any], rows: pa.Table) -> None:
     """Add rows as one file with the row groups of files that were put together."""
     values = rows[table.grows_along].to_numpy()
-    table.rewrite(APPLICATION, int(values.min()), int(values.max()), lambda _: rows)
+    table.rewrite(int(values.min()), int(values.max()), lambda _: rows)

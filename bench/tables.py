@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from bench.harness import Act, Case, Measured, Options
 from bench.place import Place, flushed, place, send
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.kafka.admin import TopicSpec
 
 _TOPIC: Final = "bench-totals-changelog"
 _PARTITIONS: Final = 4

@@ -19,9 +19,9 @@ from examples.order_processor.application import create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.kafka.admin import TopicSpec
+from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.recovery.recorder import recorder_of
-from kstreams_assets.warehouse.point import RecoveryPoint
 
 _TOPICS: Final = tuple(f"topic-{number}" for number in range(5))
 _PARTITIONS: Final = 4

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from kstreams_assets.public_form import Form
+
 MOST_SHOWN: Final = 10
 """How many findings are put into one text; of the others it says how many there are."""
 
@@ -105,8 +107,12 @@ class Evaluation:
         ]
         if len(self.findings) > MOST_SHOWN:
             texts.append(f"And {len(self.findings) - MOST_SHOWN} more.")
-        not_judged = [f"Not judged: {text}" for text in self.not_judged]
+        not_judged = [f"Not evaluated: {text}" for text in self.not_judged]
         return " ".join([*(texts or [self.summary]), *not_judged])
+
+
+EVALUATION: Final = Form(Evaluation, "check passed severity explanation")
+"""How a check came out."""
 
 
 def passed(

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Final
 
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.store import ObjectPath, StorePath, put_text, relative
+from kstreams_assets.model.files import root_of
+from kstreams_assets.store import StorePath, store_at
 
 MARK: Final = "kstreams-assets-copy.json"
 _KNOWN_S: Final = 60.0
@@ -73,12 +73,8 @@ def read_mark(root: StorePath) -> CopyMark | None:
         OSError: It cannot be read.
     """
     path = root / MARK
-    e_tag = ""
     try:
-        if isinstance(path, ObjectPath):
-            data, e_tag = path.read()
-        else:
-            data = path.read_bytes()
+        data, e_tag = store_at(path).read_version()
         told = json.loads(data)
         newest = told["newest"]
         names, points = told["applications"], told["points"]
@@ -109,13 +105,7 @@ def put_mark(root: StorePath, mark: CopyMark) -> None:
     Raises:
         ConditionError: Somebody else has put another one meanwhile (object stores).
     """
-    path = root / MARK
-    if not isinstance(path, ObjectPath):
-        put_text(path, mark.text())
-    elif mark.e_tag:
-        path.replace_version(mark.text().encode(), mark.e_tag)
-    else:
-        path.create(mark.text().encode())
+    store_at(root / MARK).put_version(mark.text(), mark.e_tag)
     forget(root)
 
 
@@ -134,7 +124,7 @@ def copy_mark(root: StorePath) -> CopyMark | None:
     Raises:
         WarehouseError: It is an unfinished copy, or the mark cannot be read.
     """
-    if isinstance(root, Path):
+    if store_at(root).on_disk:
         mark = read_mark(root)
     else:
         at, mark = _known.get(root, (0.0, None))
@@ -188,33 +178,18 @@ def copied_from(table: StorePath) -> str | None:
     return None if mark is None else mark.source
 
 
-def root_of(table: StorePath) -> StorePath:
-    """The warehouse that a table lies in."""
-    parent = table.parent
-    if parent.name == "records":
-        return parent.parent
-    if parent.parent.name == "ktables":
-        return parent.parent.parent
-    return parent
-
-
-def table_name(table: StorePath) -> str:
-    """The path of a table below its warehouse, as the mark has it."""
-    return str(relative(table, root_of(table)))
-
-
 def refuse_copy(root: StorePath) -> None:
     """Refuse to write to a place that is a copy.
 
     Raises:
         WarehouseError: It is one.
     """
-    mark = read_mark(root) if isinstance(root, Path) else _mark_known(root)
+    mark = _mark_known(root)
     if mark is not None:
         raise WarehouseError(
             path=root,
             reason=f"it is a copy of {mark.source}, which only kstreams-assets copy writes",
-            remedy="To restore from it, say where restores are noted: --notes-in FOLDER. If"
+            remedy="To restore from it, say where restores are noted: --state-in FOLDER. If"
             " the first warehouse is lost, kstreams-assets copy --promote --to"
             f" {root} makes it a warehouse of its own.",
         )

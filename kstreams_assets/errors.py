@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kstreams_assets.process_log import cause_in_log
+from kstreams_assets.texts import few
 
 
 class KStreamsAssetsError(Exception):
@@ -22,16 +23,29 @@ class KStreamsAssetsError(Exception):
 
 
 class ConfigurationError(KStreamsAssetsError):
-    """What a user wrote is missing, unknown or contradicts something else."""
+    """What a user wrote is missing, unknown or contradicts something else.
+
+    `keys` are those of the YAML (dotted) below which `value` may be written, where that is known.
+    """
+
+    def __init__(
+        self, problem: str, *, remedy: str, keys: Sequence[str] = (), value: str = ""
+    ) -> None:
+        super().__init__(problem, remedy=remedy)
+        self.keys = keys
+        self.value = value
 
 
 class SecretNotFoundError(ConfigurationError):
-    """The environment variable or file that holds a secret is absent or empty."""
+    """The place that holds a secret is absent or empty, or cannot be read."""
 
-    def __init__(self, *, setting: str, source: str) -> None:
+    def __init__(
+        self, *, setting: str, source: str, reason: str | None = None, remedy: str | None = None
+    ) -> None:
+        problem = f"{source} is absent or empty" if reason is None else f"{source}: {reason}"
         super().__init__(
-            f"The secret for {setting} is not there: {source} is absent or empty.",
-            remedy=f"Provide {source} to the process that connects to Kafka.",
+            f"The secret for {setting} is not there: {problem}.",
+            remedy=remedy or f"Provide {source} to the process that connects to Kafka.",
         )
         self.setting = setting
         self.source = source
@@ -62,17 +76,6 @@ class RuleSqlError(ConfigurationError):
         if problem_line is not None and problem_line != line:
             at += f" (the problem is in line {problem_line})"
         super().__init__(f"Completeness rule {rule!r}{of}{at}: {problem}.", remedy=remedy)
-
-
-class GroupOffsetsFileError(ConfigurationError):
-    """A file of group offsets is not there or not as it must be."""
-
-    def __init__(self, *, path: Path, line: int | None, problem: str) -> None:
-        where = f"{path}" if line is None else f"{path} line {line}"
-        super().__init__(
-            f"{where}: {problem}.",
-            remedy="Give lines of topic,partition,offset[,metadata]; a header line is allowed.",
-        )
 
 
 class JavaNotFoundError(KStreamsAssetsError):
@@ -124,6 +127,17 @@ class SparkLostError(SparkJobError):
     """The Spark server does not answer, or has ended the session: another session may succeed."""
 
 
+class StoreKeysEndedError(SparkLostError):
+    """The keys of the object store that a Spark job was planned with are not valid any more."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Spark tasks cannot reach the object store any more: {reason}.",
+            remedy="Run the same again; what was committed stays. If it ends so again, give the"
+            " executors a role, or use keys that are valid for longer than a task takes.",
+        )
+
+
 class RuleLimitError(SparkJobError):
     """The query of a rule reached one of its limits and was ended."""
 
@@ -138,6 +152,13 @@ class WarehouseError(KStreamsAssetsError):
         super().__init__(f"{path} cannot be used: {reason}.", remedy=remedy)
 
 
+class LockOrderError(RuntimeError):
+    """A lock is asked for while one is held that comes later: two processes might wait forever."""
+
+    def __init__(self, *, wanted: str, held: Sequence[str]) -> None:
+        super().__init__(f"Lock {wanted} is taken while {', '.join(held)} is held: wrong order.")
+
+
 class StoredDataError(KStreamsAssetsError):
     """Stored data is missing, or does not match what was noted when it was written.
 
@@ -147,16 +168,6 @@ class StoredDataError(KStreamsAssetsError):
 
     def __init__(self, *, subject: str, problem: str, remedy: str) -> None:
         super().__init__(f"{subject} cannot be used: {problem}.", remedy=remedy)
-
-
-class RecoveryPointNotFoundError(KStreamsAssetsError):
-    """There is no recovery point of this id."""
-
-    def __init__(self, *, point_id: str, application_id: str) -> None:
-        super().__init__(
-            f"{application_id} has no recovery point {point_id!r}.",
-            remedy="Look ids up: kstreams-assets recovery-points list.",
-        )
 
 
 # --- Kafka ---------------------------------------------------------------------------------------
@@ -198,17 +209,15 @@ class ClusterUnavailableError(KafkaError):
         )
         problem = f"did not answer within {timeout_s:g} s ({operation}): {reason}."
         if unreached:
-            shown = ", ".join(map(str, unreached[:3]))
-            more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
             reason = (
-                f"it advertises (advertised.listeners) {shown}{more}, which cannot be reached from"
-                " here"
+                f"it advertises (advertised.listeners) {few(unreached)}, which cannot be reached"
+                " from here"
             )
             problem = f"answers, but {reason} ({operation})."
             remedy = (
-                "If clients are to use another address, correct advertised.listeners of the"
-                " broker (or the listener that bootstrap_servers names); else make this address"
-                " reachable from this machine and check that the broker runs."
+                "If clients should use another address, correct advertised.listeners of the"
+                " broker (or the listener in bootstrap_servers). Otherwise make this address"
+                " reachable from this machine, and check that the broker runs."
             )
         super().__init__(f"Kafka at {bootstrap_servers} {problem}", remedy=remedy)
         self.bootstrap_servers = bootstrap_servers
@@ -224,7 +233,6 @@ class AuthenticationFailedError(KafkaError):
             f"Kafka at {bootstrap_servers} refused the credentials ({mechanism}): {reason}.",
             remedy="Check user name, secret and mechanism of the connection, and the broker's log.",
         )
-        self.mechanism = mechanism
         self.reason = reason
 
 
@@ -317,7 +325,7 @@ class RawReadLimitError(KafkaError):
 
     def __init__(self, *, limit_bytes: int) -> None:
         super().__init__(
-            f"There are more than {limit_bytes} bytes to read.",
+            f"The ranges contain more than {limit_bytes} bytes.",
             remedy="Raise the limit, or read less at once.",
         )
 
@@ -332,17 +340,6 @@ class CorruptBatchError(KafkaError):
             " read.",
         )
         self.offset = offset
-
-
-class RecordsNotReadError(KafkaError):
-    """Records of a partition cannot be read, while the brokers answer."""
-
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(
-            reason,
-            remedy="Look at the log of the partition's leader and at its remote storage, then run"
-            " the same again.",
-        )
 
 
 class CoordinatorRecordError(KafkaError):
@@ -367,55 +364,12 @@ class KafkaRequestError(KafkaError):
         operation: str,
         resource: str,
         reason: str,
-        remedy: str = "Look the reason up in the broker's log.",
+        remedy: str = "Check the log of the broker for the reason.",
     ) -> None:
         super().__init__(f"Kafka refused {operation} on {resource}: {reason}.", remedy=remedy)
         self.operation = operation
         self.resource = resource
         self.reason = reason
-
-
-class OffsetsRefusedError(KafkaRequestError):
-    """A group's offsets of some partitions were refused; those of the others were taken.
-
-    `refused` says why, by partition; `accepted` are the partitions whose offsets changed.
-    """
-
-    def __init__(
-        self, *, operation: str, group: str, refused: Mapping[str, str], accepted: Iterable[str]
-    ) -> None:
-        self.refused = dict(refused)
-        self.accepted = tuple(accepted)
-        shown = [f"{partition} ({reason})" for partition, reason in self.refused.items()]
-        more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
-        super().__init__(
-            operation=operation,
-            resource=f"group {group}",
-            reason=", ".join(shown[:5]) + more,
-            remedy=f"Mend the cause and do it again; until then do not start the application:"
-            f" {len(self.accepted)} partition(s) have their new offsets, {len(shown)} have not.",
-        )
-
-
-class GroupNotEmptyError(KafkaError):
-    """A group has members, so that nobody else may change its offsets.
-
-    `group_type` and `state` are Kafka's words (`classic`, `Stable` ...), None when not known.
-    """
-
-    def __init__(
-        self, *, operation: str, group: str, group_type: str | None, state: str | None
-    ) -> None:
-        self.group = group
-        self.group_type = group_type
-        self.state = state
-        seen = f" ({group_type} group, state {state})" if group_type else ""
-        super().__init__(
-            f"Group {group} is in use{seen}: {operation} is refused.",
-            remedy="Stop every instance of the application and wait until its members have left the"
-            " group: an instance that was killed counts as a member for session.timeout.ms (45 s by"
-            " default); then try again.",
-        )
 
 
 class LocalClusterError(KafkaError):
@@ -430,110 +384,37 @@ class LocalClusterError(KafkaError):
         self.log_file = log_file
 
 
-# --- KTables -------------------------------------------------------------------------------------
+# --- State stores --------------------------------------------------------------------------------
 
 
-class KTableError(KStreamsAssetsError):
-    """A snapshot of a state store could not be made or read."""
+class StateNotCoveredError(KStreamsAssetsError):
+    """The backups do not hold all that the state of a store at a recovery point is made of."""
 
-
-class KTableWindowError(KTableError):
-    """A snapshot cannot be made for a window: it, or one that it needs, is not backed up."""
-
-    def __init__(self, *, store: str, window: str, reason: str) -> None:
+    def __init__(self, *, store: str, point_id: str, reason: str) -> None:
+        self.reason = reason
         super().__init__(
-            f"There can be no snapshot of store {store} for window {window}: {reason.rstrip('.')}.",
-            remedy="Back up the windows that are missing, then make the snapshot again.",
+            f"Store {store!r} is not covered by backups at recovery point {point_id}:"
+            f" {reason.rstrip('.')}.",
+            remedy="Back up the windows that are missing (kstreams-assets backup), or choose a"
+            " covered point (kstreams-assets recovery-points list).",
         )
 
 
-class NoSnapshotError(KTableError):
-    """No snapshot of a store was made at or before a time.
-
-    `windows` are those that have one, with the time of their recovery point, oldest first.
-    """
-
-    def __init__(
-        self,
-        *,
-        application_id: str,
-        store: str,
-        as_of: str | None,
-        windows: Sequence[tuple[str, str]],
-    ) -> None:
-        until = "" if as_of is None else f" as of {as_of} or earlier"
-        there = "there is none at all"
-        if windows:
-            key, taken_at = windows[0]
-            there = f"the oldest of {len(windows)} is that of window {key} ({taken_at})"
-        super().__init__(
-            f"Store {store!r} of {application_id} has no snapshot{until}: {there}.",
-            remedy="Make one of a window that is backed up: kstreams-assets ktables make --app"
-            f" defs.yaml --store {store} --window WINDOW (kstreams-assets windows lists them).",
-        )
+# --- Schema registries ----------------------------------------------------------------------------
 
 
-class KeyNotUnderstoodError(KTableError):
-    """A text that cannot be a key of the store."""
-
-    def __init__(self, *, key: str, expected: str) -> None:
-        super().__init__(
-            f"{key!r} is not a key of this store.",
-            remedy=f"Give {expected}; or the raw bytes with --key-hex.",
-        )
-
-
-class KeyNotInStoreError(KTableError):
-    """The store did not hold the key."""
-
-    def __init__(
-        self, *, store: str, key: str, window: str, taken_at: str, some_keys: Sequence[str]
-    ) -> None:
-        there = f" It holds, for example, {', '.join(some_keys)}." if some_keys else ""
-        super().__init__(
-            f"Store {store!r} holds no key {key} in window {window} (recovery point of"
-            f" {taken_at}).{there}",
-            remedy="Try another time, or --history for all windows.",
-        )
-
-
-class UnknownStoreError(KTableError):
-    """The application has no store of this name, or none with a table."""
-
-    def __init__(
-        self,
-        *,
-        application_id: str,
-        store: str,
-        known: Iterable[str],
-        near: Iterable[str] = (),
-        why: str = "",
-    ) -> None:
-        hint = f" (near: {', '.join(near)})" if (near := tuple(near)) else ""
-        super().__init__(
-            f"Store {store!r} of {application_id} has no table: {why}."
-            if why
-            else f"{application_id} has no store {store!r}{hint}.",
-            remedy=f"Its stores are: {', '.join(known) or 'none'}.",
-        )
-
-
-class RegistryError(KTableError):
-    """A schema registry did not give what was asked of it."""
-
-
-class SchemaNotFoundError(RegistryError):
+class SchemaNotFoundError(KStreamsAssetsError):
     """The registry has no such schema, subject or version."""
 
     def __init__(self, *, url: str, asked: str, reason: str) -> None:
         super().__init__(
             f"The schema registry at {url} has no {asked}: {reason}.",
-            remedy="Check that schema_registry.url is the registry that the application writes"
-            " with, and that nobody deleted the schema for good.",
+            remedy="Check that schema_registry.url is the registry of the application, and that the"
+            " schema was not deleted permanently.",
         )
 
 
-class SchemaUnusableError(RegistryError):
+class SchemaUnusableError(KStreamsAssetsError):
     """The text of a schema cannot be read, so its records stay bytes."""
 
     def __init__(self, *, schema_id: int, kind: str, reason: str) -> None:
@@ -550,88 +431,16 @@ class SchemaUnusableError(RegistryError):
 # --- Restores ------------------------------------------------------------------------------------
 
 
-class RestoreError(KStreamsAssetsError):
-    """A restore was refused, or is not as it must be."""
-
-
-class RestoreRefusedError(RestoreError):
-    """Things stand against a restore; no record was written."""
-
-    def __init__(self, *, application_id: str, refusals: Iterable[str]) -> None:
-        self.refusals = tuple(refusals)
-        listed = "\n".join(f"- {refusal}" for refusal in self.refusals)
-        super().__init__(
-            f"The restore of {application_id} is refused, no record was written:\n{listed}\n",
-            remedy="Mend each of these; kstreams-assets restore plan shows whether all are gone.",
-        )
-
-
-class RestoreCommandError(RestoreError):
-    """A command before or after a restore did not succeed; `failed` says what became of that."""
-
-    def __init__(self, *, name: str, command: str, problem: str, failed: str) -> None:
-        super().__init__(
-            f"The {name} command {problem.rstrip('.')}: {command}. {failed}",
-            remedy="See what it wrote; then run the restore again, which writes nothing twice."
-            if name == "before"
-            else "See what it wrote, mend that, and do by hand what the command was to do.",
-        )
-
-
-class RestoreDeadlineError(RestoreError):
-    """A restore was not verified within its deadline, and was ended."""
-
-    def __init__(self, *, restore_id: str, deadline_s: float) -> None:
-        super().__init__(
-            f"Restore {restore_id} was not verified within {deadline_s:g} s (--deadline) and"
-            " was ended. No group offset was committed, and the after"
-            " command is not run: the application stays stopped.",
-            remedy="Run the same command again: it continues where it stopped and writes nothing"
-            " twice. Give a longer --deadline if the restore needs it. To do without the restore,"
-            " start the application by hand where its own topics and offsets are.",
-        )
-
-
-class RestoreStateError(RestoreError):
-    """A step is not taken on a restore in its state; `step` names it, `problem` says why."""
-
-    def __init__(
-        self, *, restore_id: str, state: str, step: str, problem: str, remedy: str
-    ) -> None:
-        super().__init__(
-            f"Restore {restore_id} is {state}: {step} is refused. {problem}", remedy=remedy
-        )
-        self.restore_id = restore_id
-        self.state = state
-        self.step = step
-
-
-class RestoreNotVerifiedError(RestoreStateError):
-    """A restore has not passed its verification, and the step needs that it has."""
-
-
-class TargetTopicChangedError(RestoreError):
-    """What was restored into is not there any more."""
-
-    def __init__(self, *, subject: str, expected: str, found: str | None) -> None:
-        super().__init__(
-            f"The {subject} is not the one that was restored into: its id is"
-            f" {found or 'unknown, it is not there'}, it was {expected}.",
-            remedy="It was deleted or made anew since. Run the restore again.",
-        )
-
-
 _FIND_OUT: Final = (
-    "Find out what is missing, or restore another point; correct the rule if it is the rule that"
-    " is wrong."
+    "Find the missing records, or restore another point. If the rule is wrong, correct it."
 )
 _EVALUATE: Final = (
-    "Run the restore again, it writes nothing twice and evaluates them; in Dagster, select the"
-    " topics, `completeness` and `group_offsets` together."
+    "Run the restore again: it evaluates the rules and writes no record twice. In Dagster, select"
+    " the topics, `completeness` and `group_offsets` together."
 )
 
 
-class RestoreIncompleteError(RestoreError):
+class RestoreIncompleteError(KStreamsAssetsError):
     """Blocking completeness rules do not hold on a restored cluster, or were not evaluated there.
 
     `violated` are rules in violation, or that could not be evaluated, with what was found;
@@ -646,14 +455,14 @@ class RestoreIncompleteError(RestoreError):
         told = [f"rule {rule}: {what}" for rule, what in self.violated.items()]
         told += [f"rule {rule} was not evaluated on it" for rule in self.not_evaluated]
         super().__init__(
-            f"Restore {restore_id} is not known to be complete: {'; '.join(told)}. No group offset"
-            " was committed.",
-            remedy=f"{_FIND_OUT if self.violated else _EVALUATE} To go on all the same, run the"
+            f"Restore {restore_id} is possibly incomplete: {'; '.join(told)}. No group offset was"
+            " committed.",
+            remedy=f"{_FIND_OUT if self.violated else _EVALUATE} To continue anyway, run the"
             " restore again with --skip-completeness (in Dagster: skip_completeness: true).",
         )
 
 
-class GroupOffsetsDifferError(RestoreError):
+class GroupOffsetsDifferError(KStreamsAssetsError):
     """Committed offsets of the target's group are not what they must be."""
 
     def __init__(self, *, problem: str, partitions: Iterable[str]) -> None:
@@ -665,7 +474,7 @@ class GroupOffsetsDifferError(RestoreError):
         )
 
 
-class OffsetMapError(RestoreError):
+class OffsetMapError(KStreamsAssetsError):
     """Runs of source and target offsets that cannot belong to one restore."""
 
     def __init__(
@@ -674,95 +483,22 @@ class OffsetMapError(RestoreError):
         super().__init__(
             f"The offset map of {partition} is wrong at source offset {source_offset}, target"
             f" offset {target_offset}: {reason}.",
-            remedy="Somebody else wrote the target topic, or the stored map was changed: delete the"
-            " target topics of this restore and run it again.",
+            remedy="Another process wrote to the target topic, or the stored map was changed."
+            " Delete the target topics of this restore and run it again.",
         )
         self.partition = partition
         self.source_offset = source_offset
         self.target_offset = target_offset
 
 
-class RestoreRecordsError(RestoreError):
-    """The backup of a partition does not give the records that the plan found in it."""
-
-    def __init__(self, *, partition: str, reason: str) -> None:
-        super().__init__(
-            f"{partition} cannot be restored: {reason}.",
-            remedy="Bring the file back from a copy of the warehouse, or back the window up again"
-            " if Kafka still has it, and run the restore again; else restore a recovery point"
-            " before it.",
-        )
-        self.partition = partition
-
-
-class ProduceRefusedError(RestoreError):
-    """The target did not take a record; those before it are there, none behind it.
-
-    `source_offset` is that of the record, `reason` Kafka's name of the error
-    (`MESSAGE_SIZE_TOO_LARGE`, `INVALID_TIMESTAMP` ...), `detail` its words.
-    """
-
-    def __init__(self, *, partition: str, source_offset: int, reason: str, detail: str) -> None:
-        super().__init__(
-            f"{partition} did not take the record with source offset {source_offset}:"
-            f" {reason} ({detail.rstrip('.')}).",
-            remedy="Change the topic's configs (max.message.bytes, message.timestamp.*, or"
-            " cleanup.policy if a record has no key) or the rights of this user accordingly and run"
-            " the restore again; it goes on there.",
-        )
-        self.partition = partition
-        self.source_offset = source_offset
-
-
-class ForeignRecordsError(RestoreError):
-    """A target partition does not end where this restore alone would have left it."""
-
-    def __init__(self, *, partition: str, problem: str) -> None:
-        super().__init__(
-            f"{partition} is not written by this restore alone: {problem}.",
-            remedy="Stop whatever else writes it, delete the target topics of this restore and run"
-            " it again.",
-        )
-        self.partition = partition
-
-
-class OvertakenError(RestoreError):
+class OvertakenError(KStreamsAssetsError):
     """Another attempt of the same restore writes a target partition, so this one must not."""
 
     def __init__(self, *, partition: str, source_offset: int) -> None:
         super().__init__(
             f"Another attempt of this restore has written the record with source offset"
             f" {source_offset} to {partition}, or will write one before it.",
-            remedy="Run the restore again: it goes on where they have come to.",
+            remedy="Run the restore again: it continues their work.",
         )
         self.partition = partition
         self.source_offset = source_offset
-
-
-class NotCaughtUpError(RestoreError):
-    """The application was not seen to run and to have read everything on its new cluster.
-
-    `records_left` are those that it has still to read, None where they were not counted.
-    """
-
-    def __init__(
-        self,
-        *,
-        group: str,
-        seen: str,
-        troubles: Iterable[str],
-        records_left: int | None,
-        is_running: bool,
-    ) -> None:
-        self.seen = seen
-        what = "has not caught up"
-        if not is_running:
-            what = "has no member, so the application is not seen to run"
-        elif records_left == 0:
-            what = "has no record left to read, but is not seen to be healthy"
-        told = " ".join(troubles)
-        super().__init__(
-            f"Group {group} {what} ({seen}).{' ' if told else ''}{told} Nothing was changed.",
-            remedy="Start the application and see kstreams-assets restore watch; then try again,"
-            " or force it if the application is not to go on here.",
-        )

@@ -2,17 +2,21 @@
 
 import hashlib
 import json
-import shutil
-import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-from urllib.parse import unquote
+from typing import Any, Final
 
-from kstreams_assets.errors import KStreamsAssetsError, StoredDataError, WarehouseError
+from kstreams_assets.copy_mark import refuse_copy
+from kstreams_assets.errors import KStreamsAssetsError, WarehouseError
 from kstreams_assets.home import user_cache
+from kstreams_assets.model.files import WrittenFile, path_in_table
+from kstreams_assets.model.tables import CONTROL_TABLES, STATE_TABLES
+from kstreams_assets.private import keep_private
 from kstreams_assets.store import (
     ObjectPath,
     ObjectStoreSettings,
@@ -20,54 +24,17 @@ from kstreams_assets.store import (
     disk_name,
     file_digest,
     place_at,
+    store_at,
 )
+from kstreams_assets.store.failures import storage_failures
 
 LAYOUT_VERSION = 1
 """Of what Spark writes, and of the marker."""
-CONTROL_LAYOUT_VERSION = 2
-"""Of control tables: names of files hold their digests, and commits are a chain."""
+CONTROL_LAYOUT_VERSION = 3
+"""Of control tables: rows of the ledger carry the kind of their span."""
+_LINKED_SINCE: Final = 2
+"""Names of files hold their digests, and commits are a chain."""
 LAYOUT_PROPERTY = "kstreams_assets.layout"
-
-CONTROL_TABLES = (
-    "recovery_points",
-    "recovery_point_records",
-    "pins",
-    "windows",
-    "increments",
-    "topics",
-    "restores",
-    "offset_maps",
-    "ktable_snapshots",
-    "schemas",
-    "governance_findings",
-    "completeness_results",
-    "drills",
-    "verifications",
-)
-"""The small tables, which all applications of a warehouse share."""
-
-NOTES: Final = frozenset(
-    {
-        "restores",
-        "offset_maps",
-        "completeness_results",
-        "drills",
-        "governance_findings",
-        "verifications",
-    }
-)
-"""Those of them that restores, drills and looks at a warehouse write."""
-
-
-def open_to_others(folder: StorePath) -> str | None:
-    """The mode of a folder that others than its owner may enter or read, such as `0755`."""
-    if isinstance(folder, ObjectPath):
-        return None
-    try:
-        mode = stat.S_IMODE(folder.stat().st_mode)
-    except FileNotFoundError:
-        return None
-    return f"{mode:04o}" if mode & 0o077 else None
 
 
 class NewerLayoutError(KStreamsAssetsError):
@@ -98,20 +65,42 @@ def check_layout(
 
 
 def is_linked(properties: dict[str, str | None] | dict[str, str]) -> bool:
-    """Whether each commit of a table is linked to the one before it (`warehouse/chain.py`)."""
-    return int(properties.get(LAYOUT_PROPERTY) or "1") >= CONTROL_LAYOUT_VERSION
+    """Whether each commit of a table is linked to the one before it (`repository/chain.py`)."""
+    return int(properties.get(LAYOUT_PROPERTY) or "1") >= _LINKED_SINCE
+
+
+MARKER: Final = "kstreams-assets-warehouse.json"
+"""A file in the folder: which layout it has, and when it was made (null: by an older release)."""
+
+
+MARKER_REMEDY: Final = (
+    "Restore it from a copy of the warehouse, or delete it: the next backup creates it again."
+)
+
+_FOLDERS: Final = ("records", "ktables", *CONTROL_TABLES)
+_FSTAB: Final = Path("/etc/fstab")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
     """A folder, or a place in an object store, with the tables of any number of applications.
 
-    With `notes_in`, another place, what restores and drills write lies there (`NOTES`, locks), and
-    the warehouse itself is only read: it may be a copy, or one that must not be written.
+    With `state_in`, another place, the locks and what restores and drills write (`STATE_TABLES`)
+    lie there, and the warehouse itself is only read: it may be a copy, or one that must not be
+    written.
     """
 
     root: StorePath
-    notes_in: StorePath | None = None
+    state_in: StorePath | None = None
+    opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The repositories that were opened through this object (`Repository.of`), by application, and
+    what they share (`known_of`)."""
+
+    def __reduce__(self) -> tuple[type["Warehouse"], tuple[StorePath, StorePath | None]]:
+        """Another process opens its own."""
+        return Warehouse, (self.root, self.state_in)
 
     @classmethod
     def at(
@@ -119,7 +108,7 @@ class Warehouse:
         location: str | Path | ObjectPath,
         store: ObjectStoreSettings | None = None,
         *,
-        notes_in: str | None = None,
+        state_in: str | None = None,
     ) -> "Warehouse":
         """The warehouse at a path, a `file:` URI, or `s3://bucket/prefix`.
 
@@ -128,13 +117,82 @@ class Warehouse:
         Raises:
             ConfigurationError: The location is in another kind of store.
         """
-        root = location if isinstance(location, ObjectPath) else place_at(str(location), store)
-        return cls(root, None if notes_in is None else place_at(notes_in, store))
+        return cls(
+            place_at(location, store), None if state_in is None else place_at(state_in, store)
+        )
 
     @property
     def noted(self) -> StorePath:
         """Where restores, drills and locks are noted."""
-        return self.root if self.notes_in is None else self.notes_in
+        return self.root if self.state_in is None else self.state_in
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder has a marker, or tables of a release that made none.
+
+        Raises:
+            WarehouseError: The path, or a folder above it, is a file or cannot be read.
+        """
+        with storage_failures(self.root):
+            try:
+                found = {entry.name for entry in self.root.iterdir()}
+            except FileNotFoundError:
+                return False
+        return MARKER in found or not found.isdisjoint(_FOLDERS)
+
+    def marker_problem(self) -> str:
+        """What is wrong with the marker; empty where it is as it was written.
+
+        Raises:
+            NewerLayoutError: A newer release wrote it.
+            OSError: It cannot be read.
+        """
+        try:
+            said = json.loads((self.root / MARKER).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return "it is missing"
+        except ValueError:  # neither UTF-8 nor JSON
+            said = None
+        if not isinstance(said, dict) or LAYOUT_PROPERTY not in said:
+            return "it does not say what it was written with"
+        check_layout("warehouse", said)
+        return ""
+
+    def make(self, *, fstab: Path = _FSTAB) -> None:
+        """Make the folder with its marker, unless it is there; a new one is logged as a warning.
+
+        Raises:
+            ConfigurationError: The object store ignores conditions.
+            NewerLayoutError: A newer release made it.
+            WarehouseError: It cannot be made, or belongs on a disk that is not mounted.
+        """
+        keep_private()
+        root, marker = self.root, self.root / MARKER
+        with storage_failures(root):
+            refuse_copy(root)
+            store_at(root).require_conditions()
+            if marker.exists():
+                problem = self.marker_problem()
+                if problem:
+                    raise WarehouseError(path=marker, reason=problem, remedy=MARKER_REMEDY)
+                return
+            is_new = not self.exists
+            folder = store_at(root).on_disk
+            if is_new and folder is not None:
+                _refuse_unmounted(folder, fstab)
+            root.mkdir(parents=True, exist_ok=True)
+            made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) if is_new else None
+            facts = {LAYOUT_PROPERTY: str(LAYOUT_VERSION), "created_at": made_at}
+            store_at(marker).put_text(json.dumps(facts) + "\n")
+        if is_new:
+            _log.warning(
+                "New warehouse: %s. Nothing is backed up there yet. If this application was backed"
+                " up before, look whether the %s.",
+                root,
+                "right disk is mounted and the path is right"
+                if store_at(root).on_disk
+                else "bucket and the prefix are right",
+            )
 
     def require_space(self, least_bytes: int) -> None:
         """Refuse to begin where the disk is all but full.
@@ -142,13 +200,8 @@ class Warehouse:
         Raises:
             WarehouseError: Less than this is free.
         """
-        folder = self.root
-        if isinstance(folder, ObjectPath):
-            return
-        while not folder.exists():
-            folder = folder.parent
-        free = shutil.disk_usage(folder).free
-        if free < least_bytes:
+        free = store_at(self.root).free_bytes()
+        if free is not None and free < least_bytes:
             raise WarehouseError(
                 path=self.root,
                 reason=f"its disk has {free // 1024**2} MiB left",
@@ -159,8 +212,8 @@ class Warehouse:
     def on_disk(self) -> Path:
         """Where what only a disk can hold is kept (clusters of this machine): the folder itself,
         or one of this user's cache."""
-        if isinstance(self.noted, Path):
-            return self.noted
+        if (folder := store_at(self.noted).on_disk) is not None:
+            return folder
         digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
         return user_cache("warehouses") / f"{disk_name(self.root.name)}-{digest}"
 
@@ -174,13 +227,12 @@ class Warehouse:
 
     def control(self, table: str) -> StorePath:
         """A small table written with the deltalake package."""
-        return (self.noted if table in NOTES else self.root) / table
+        return (self.noted if table in STATE_TABLES else self.root) / table
 
     def lock_file(self, name: str) -> StorePath:
         """What a holder of the named lock keeps locked (`lease.warehouse_lock`)."""
         folder, _, last = f".locks/{name}".rpartition("/")
-        file = self.noted / folder / f"{disk_name(last)}.lock"
-        return file.prompt() if isinstance(file, ObjectPath) else file
+        return store_at(self.noted / folder / f"{disk_name(last)}.lock").prompt()
 
     def staging(self, name: str) -> StorePath:
         """A folder for files that Spark's tasks need for the time of a run."""
@@ -189,44 +241,6 @@ class Warehouse:
 
 _THREADS: Final = 4
 """Files that are read at a time: hashing leaves the interpreter to others."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A data file as it was when it was written.
-
-    `path` is as in Delta's log (relative to the table, URL-encoded), `size` in bytes, `digest` the
-    SHA-256 of the whole file in hex, as `sha256sum` prints it.
-    """
-
-    path: str
-    size: int
-    records: int
-    digest: str
-
-
-_NO_PART: Final = frozenset({"", ".."})
-
-
-def path_in_table(logged: str) -> str:
-    """The path of a data file in its table, from the text in a Delta log or a ledger.
-
-    Whoever writes a log must not name files beside the table: they would be read, copied over or
-    removed with it.
-
-    Raises:
-        StoredDataError: It leads out of the table.
-    """
-    path = unquote(logged) if "%" in logged else logged
-    # An empty part: it begins with a slash, or has a scheme.
-    if "\0" in path or not _NO_PART.isdisjoint(path.split("/")):
-        raise StoredDataError(
-            subject=f"The log entry of the file {logged!r}",
-            problem="it leads out of the folder of its table",
-            remedy="Somebody changed the log, and nothing of it was used. Find out who can write"
-            " there, and run kstreams-assets verify; bring the table back from a copy.",
-        )
-    return path
 
 
 def written_files(table: StorePath, files: Sequence[tuple[str, int]]) -> list[WrittenFile]:
@@ -239,78 +253,6 @@ def written_files(table: StorePath, files: Sequence[tuple[str, int]]) -> list[Wr
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(note, files))
-
-
-def first_changed(files: Sequence[tuple[StorePath, WrittenFile]]) -> StorePath | None:
-    """The first of some files that is not the one that was written, byte for byte.
-
-    Raises:
-        OSError: One cannot be read.
-    """
-
-    def changed(file: tuple[StorePath, WrittenFile]) -> StorePath | None:
-        path, written = file
-        return None if file_digest(path) == written.digest else path
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return next((path for path in pool.map(changed, files) if path), None)
-
-
-CHANGED: Final = "does not match the SHA-256 that was noted when it was written"
-_PIECE: Final = 1024**2
-
-
-def content_problem(path: StorePath, digest: str, wait: Callable[[int], None] | None = None) -> str:
-    """What keeps a file from being the one that was written, byte for byte; else empty.
-
-    `wait` is called with a number of bytes before they are used: to read slowly.
-    """
-    try:
-        there = file_digest(path) if wait is None else _slow_digest(path, wait)
-    except FileNotFoundError:
-        return f"file {path.name} is missing"
-    except OSError as error:
-        return f"file {path.name} cannot be read ({error.strerror or error})"
-    return "" if there == digest else f"file {path.name} {CHANGED}"
-
-
-def changed_files(files: Sequence[tuple[StorePath, WrittenFile]]) -> dict[StorePath, str]:
-    """The files that are not the ones that were written, byte for byte, and what is wrong."""
-
-    def problem(file: tuple[StorePath, WrittenFile]) -> str:
-        path, written = file
-        return content_problem(path, written.digest)
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        problems = pool.map(problem, files)
-        return {path: found for (path, _), found in zip(files, problems, strict=True) if found}
-
-
-def _slow_digest(path: StorePath, wait: Callable[[int], None]) -> str:
-    digest = hashlib.sha256()
-    for piece in path.pieces() if isinstance(path, ObjectPath) else _pieces(path):
-        wait(len(piece))
-        digest.update(piece)
-    return digest.hexdigest()
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
-
-
-def file_problem(path: StorePath, size: int | None) -> str:
-    """What keeps a file from being the one that was written, by existence and size; else empty."""
-    try:
-        there = path.stat().st_size
-    except FileNotFoundError:
-        return f"file {path.name} is missing"
-    except OSError as error:
-        return f"file {path.name} cannot be looked at ({error.strerror})"
-    if size is not None and there != size:
-        return f"file {path.name} has {there:,} bytes, {size:,} were written"
-    return ""
 
 
 _PLAIN: Final = (str, int, float, type(None))
@@ -334,3 +276,25 @@ def _without_nulls(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_without_nulls(one) for one in value]
     return value
+
+
+def _refuse_unmounted(root: Path, fstab: Path) -> None:
+    """An unmounted share looks like the first day, and hides what is written below it later."""
+    for point in _mount_points(fstab):
+        if root.is_relative_to(point) and not os.path.ismount(point):
+            raise WarehouseError(
+                path=root,
+                reason=f"{point} is to be mounted ({fstab}), and is not",
+                remedy=f"Mount it (mount {point}), then run the same command again.",
+            )
+
+
+def _mount_points(fstab: Path) -> list[Path]:
+    try:
+        lines = fstab.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    entries = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    # Spaces in a path are written as \040.
+    points = [entry[1].replace("\\040", " ") for entry in entries if len(entry) > 1]
+    return [Path(point) for point in points if point.startswith("/") and point != "/"]

@@ -185,11 +185,6 @@ class RangeSet(Sequence[OffsetRange]):
         reached = np.array(self._ends, np.int64)[np.maximum(index, 0)]
         return np.maximum(np.where(index >= 0, reached, starts), starts) >= ends
 
-    def meets(self, start: int, end: int) -> bool:
-        """Whether some of `[start, end)` are among them."""
-        index = bisect_right(self._ends, start)
-        return start < end and index < len(self._starts) and self._starts[index] < end
-
     def reach(self, offset: int) -> int:
         """How far they go on from an offset without a break; the offset, if not at all."""
         index = bisect_right(self._starts, offset) - 1
@@ -199,10 +194,6 @@ class RangeSet(Sequence[OffsetRange]):
         """Where the next range begins above an offset."""
         index = bisect_right(self._starts, offset)
         return self._starts[index] if index < len(self._starts) else None
-
-    def gaps(self, start: int, end: int) -> "RangeSet":
-        """What of `[start, end)` is not among them."""
-        return RangeSet.of(start, end, without=self)
 
     def mask(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
         """Which of many offsets are among them."""

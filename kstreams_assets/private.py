@@ -61,3 +61,12 @@ def _made(folder: Path) -> str | None:
     except OSError as error:
         return f"cannot be made ({error.strerror})"
     return None
+
+
+def keep_private() -> None:
+    """From now on only the owner may read what this process writes.
+
+    A warehouse holds production records. Folders are made with mode 0700, files with 0600; what is
+    there already is not changed.
+    """
+    os.umask(0o077)

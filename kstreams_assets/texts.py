@@ -1,6 +1,7 @@
 """Texts that every layer shows: moments, lengths of time, names within Markdown."""
 
 import re
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -17,6 +18,13 @@ def plain(text: str) -> str:
     )
 
 
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown; cells are Markdown already."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
 def iso_time(epoch_ms: int) -> str:
     """ISO 8601 in UTC with milliseconds."""
     return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
@@ -31,6 +39,13 @@ def duration(length_ms: int) -> str:
         if count or (unit == "s" and not parts):
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def few(items: Iterable[object], most: int = 3, by: str = ", ") -> str:
+    """The first items, and how many more there are: `a, b, c and 2 more`."""
+    texts = [*map(str, items)]
+    more = f"{by.rstrip(' ,')} and {len(texts) - most} more" if len(texts) > most else ""
+    return by.join(texts[:most]) + more
 
 
 def bytes_text(count: int) -> str:

@@ -1,8 +1,8 @@
 """Writes docs/operations/failure-matrix.md: `python -m scripts.generate_failure_matrix [--check]`.
 
-The first table shows what the drills of tests/drills saw; they record it in
-docs/operations/failures (`pytest tests/drills --record-failures`). The other tables, and all other
-text, are kept in docs/operations/failures/failure-matrix.md.in.
+The first table shows what the drills of tests/failures saw; they record it in
+docs/operations/failures (`pytest tests/failures --record-failures`). The other tables, and all
+other text, are kept in docs/operations/failures/failure-matrix.md.in.
 """
 
 import sys
@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
-from tests.drills.outcome import FOLDER, Outcome, load
-from tests.drills.scenarios import SCENARIOS, Scenario
+from tests.failures.outcome import FOLDER, Outcome, load
+from tests.failures.scenarios import SCENARIOS, Scenario
 
 MATRIX: Final = FOLDER.parent / "failure-matrix.md"
 TEMPLATE: Final = "failure-matrix.md.in"

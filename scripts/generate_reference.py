@@ -1,4 +1,4 @@
-"""Writes docs/reference and README.md's benchmark table: `python -m scripts.generate_reference`.
+"""Writes docs/reference: `python -m scripts.generate_reference`.
 
 Names, types, defaults and commands come from the code. What a column or a gap cause means is said
 in `scripts.reference`, once for each; a column without a text, or a text without a column, is an
@@ -9,17 +9,14 @@ import sys
 
 import click
 
-from scripts.reference.benchmark_table import README, readme
 from scripts.reference.pages import FOLDER, pages, stale_pages
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; fail when a page is stale.")
 def main(check: bool) -> None:
-    """Write docs/reference from the code, and README.md's table from the results of benchmarks."""
+    """Write docs/reference from the code and from the results of benchmarks."""
     stale = stale_pages()
-    if README.read_text(encoding="utf-8") != readme():
-        stale.append(README.name)
     if check:
         if stale:
             click.echo(f"Stale: {', '.join(stale)}. Run this without --check.")
@@ -28,7 +25,6 @@ def main(check: bool) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
-    README.write_text(readme(), encoding="utf-8")
     click.echo(f"Written: {', '.join(stale) or 'nothing, all is up to date'}.")
 
 

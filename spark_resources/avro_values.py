@@ -14,15 +14,8 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.warehouse.schemas import RegisteredSchema
-from spark_resources.value_shapes import (
-    TEXT,
-    TIMESTAMP,
-    Shape,
-    as_json,
-    checked_decimal,
-    struct_of,
-)
+from kstreams_assets.model.schemas import RegisteredSchema
+from spark_resources.value_shapes import TEXT, TIMESTAMP, Shape, as_json, checked_decimal, struct_of
 
 _SAME: Final[Mapping[str, pa.DataType]] = {
     "null": pa.string(),

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from kstreams_assets.errors import RecordsNotReadError
+from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.kafka.throttle import Throttle
+from kstreams_assets.model.files import NewFile
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.committer import NewFile
 from spark_resources.data_files import NewFolder, SpanEdges
 from spark_resources.span_tasks import run_here, run_on_spark, span_tasks
 from spark_resources.work import ReadRange
@@ -69,7 +69,11 @@ def read_topics(
 
         done = run_partition_tasks(spark(), tasks, run_on_spark)
     for reason in (reason for one in done for reason in one.unread.values()):
-        raise RecordsNotReadError(reason=reason)
+        raise KafkaError(
+            reason,
+            remedy="Look at the log of the partition's leader and at its remote storage, then run"
+            " the same again.",
+        )
     found: dict[str, TopicFiles] = {}
     for row in chain.from_iterable(one.rows for one in done):
         file = NewFile.told(folder, row)

@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.daemon import manager
 
-from kstreams_assets.lease import keep_private
+from kstreams_assets.private import keep_private
 
 _LOADED: Final = (
     "pyspark.worker",

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.store_columns import HEADERS_TYPE
 from kstreams_assets.kafka.record_columns import COLUMNS
+from kstreams_assets.model.data_files import ExpectedFile
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.store import NewObject, StorePath, disk_name, duplicate, readable, sync_content
+from kstreams_assets.store import NewObject, StorePath, disk_name, duplicate, store_at
 
 RECORD_COLUMNS: Final = (
     "window STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
@@ -271,18 +272,19 @@ class _File:
 
 
 def kept_file(
-    folder: NewFolder, path: StorePath, digest: str, values: Mapping[str, str], partition: int
+    folder: NewFolder, kept: ExpectedFile, values: Mapping[str, str], partition: int
 ) -> pa.RecordBatch:
     """A file of records as it is, under a new name and with other values; a row of `WRITTEN`.
 
     It is a second name of the same file where the disk has such, else a copy (which a store makes).
-    Keys and values are not read: `digest` is known to be that of the file.
+    Keys and values are not read: the file is known to be intact.
     """
+    path = kept.location
     name = _new_name(_span_name(values["topic"], partition))
     new = folder.path / name
     duplicate(path, new)
-    sync_content(new)
-    footer = pq.read_metadata(readable(path))
+    store_at(new).sync_content()
+    footer = pq.read_metadata(store_at(path).readable())
     nulls = dict.fromkeys(FILE.names, 0)
     for group in range(footer.num_row_groups):
         for index in range(footer.num_columns):
@@ -292,7 +294,7 @@ def kept_file(
     least: dict[str, int] = {}
     greatest: dict[str, int] = {}
     odd = 0
-    with pq.ParquetFile(readable(path), page_checksum_verification=True) as file:
+    with pq.ParquetFile(store_at(path).readable(), page_checksum_verification=True) as file:
         read = [column for column in FILE.names if column not in _READ_NEVER]
         for rows in file.iter_batches(columns=read):
             for column in read:
@@ -313,7 +315,7 @@ def kept_file(
     row = {
         "name": name,
         "size": new.stat().st_size,
-        "digest": digest,
+        "digest": kept.digest,
         "stats": json.dumps(stats),
         "payload_bytes": _payload_bytes(footer),
         "values": json.dumps(values),

@@ -26,10 +26,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, Final
 
+from kstreams_assets.aws import LOCATIONS
 from kstreams_assets.errors import ConfigurationError, EngineError
 from kstreams_assets.home import user_cache
-from kstreams_assets.lease import keep_private
-from kstreams_assets.private import why_not_private
+from kstreams_assets.private import keep_private, why_not_private
+from kstreams_assets.store import store_at
+from kstreams_assets.store.locks import locked
 from spark_resources.executors import (
     LOOPBACK,
     PACKAGES,
@@ -272,7 +274,7 @@ class _Place:
 
     def lease(self) -> Lease | None:
         """The use of the engine, None where none runs, or it is about to end."""
-        held = _locked(self.file("used"), fcntl.LOCK_SH)
+        held = locked(self.file("used"), fcntl.LOCK_SH)
         if held is None:
             return None
         engine = self.engine()
@@ -374,27 +376,17 @@ def _stamp(package: str) -> tuple[str, int]:
 
 def _environment() -> dict[str, str]:
     """What an engine gets: it outlives the process that starts it, and its secrets."""
-    told = {name: value for name in PASSED_ON if (value := os.environ.get(name))}
+    names = (*PASSED_ON, *LOCATIONS)  # tasks look for the keys of a store themselves
+    told = {name: value for name in names if (value := os.environ.get(name))}
     # Spark's workers find these packages where this process does.
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     jars, engines = str(jars_home().absolute()), str(_folder().absolute())
     return {**told, "PYTHONPATH": path, JARS_VARIABLE: jars, ENGINES_VARIABLE: engines}
 
 
-def _locked(path: Path, how: int) -> IO[bytes] | None:
-    """The file while it is locked, None if somebody else has it."""
-    file = path.open("ab")
-    try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
-
-
 @contextmanager
 def _lock(path: Path, how: int) -> Iterator[IO[bytes] | None]:
-    file = _locked(path, how)
+    file = locked(path, how)
     try:
         yield file
     finally:
@@ -415,17 +407,11 @@ def main() -> None:
         server = _Server(settings, place.file("zip"))
         try:
             told = asdict(server.engine(place.key, task["code"], task["settings"]))
-            _write(place.told, json.dumps(told))
+            store_at(place.told).put_text(json.dumps(told), durable=False)
             server.serve(place.file("used"), ended)
         finally:
             place.told.unlink(missing_ok=True)
             server.stop()
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.write_text(text, "utf-8")
-    new.replace(path)
 
 
 class _Server:
@@ -480,7 +466,7 @@ class _Server:
         idle_since = time.monotonic()
         while not ended.wait(_LOOK_S):
             self._jvm.java.lang.System.nanoTime()  # raises where the JVM has died
-            file = _locked(used, fcntl.LOCK_EX)
+            file = locked(used, fcntl.LOCK_EX)
             if file is None:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since < self._idle_s:

@@ -1,17 +1,19 @@
 """What Spark, or the way to it (gRPC, py4j), raises, as one error with cause and remedy."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import grpc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from kstreams_assets.errors import SparkJobError, SparkLostError
+from kstreams_assets.errors import SparkJobError, SparkLostError, StoreKeysEndedError
+from kstreams_assets.store import ended_keys_reason, forget_keys
 
+T = TypeVar("T")
 SPARK_FAILURES: Final = (PySparkException, Py4JError, grpc.RpcError)
 
 _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
@@ -156,6 +158,19 @@ def spark_failures() -> Iterator[None]:
         raise failure from error
 
 
+def again_with_new_keys(job: Callable[[], T]) -> T:
+    """Plan and run a job of Spark, once more if the store's keys ended that its plan contains.
+
+    Raises:
+        StoreKeysEndedError: They ended again.
+    """
+    try:
+        return job()
+    except StoreKeysEndedError:
+        forget_keys()
+        return job()
+
+
 class _Kept(Protocol):
     def unpersist(self) -> object: ...
 
@@ -186,6 +201,8 @@ def spark_failure(error: BaseException) -> SparkJobError | None:
             remedy="Give the host more memory, or work on less at once (`tasks`), and run the same"
             " again; what was committed stays.",
         )
+    if (reason := ended_keys_reason(text)) is not None:
+        return StoreKeysEndedError(reason)
     rpc = _rpc_of(error, text)
     meaning = _meaning(rpc, text)
     if meaning is None:

@@ -40,14 +40,10 @@ _LOCK_HEADER: Final = (
 )
 
 
-class JarsNotFetchedError(KStreamsAssetsError):
-    """Ivy could not fetch jars, or fetched other bytes than the lock file says."""
-
-
 def fetch_jars(jar_set: JarSet) -> bool:
     """Bring a set of jars to its folder; False when every jar was there with the right hash.
 
-    Raises JarsNotFetchedError (also when a hash differs: nothing is put in place then),
+    Raises KStreamsAssetsError (also when a hash differs: nothing is put in place then),
     JavaNotFoundError, ConfigurationError.
     """
     locked = read_lock(jar_set)
@@ -59,7 +55,7 @@ def fetch_jars(jar_set: JarSet) -> bool:
             fetched = _retrieve(jar_set, Path(temporary))
             wrong = differences(fetched, locked, hashes=True)
             if wrong:
-                raise JarsNotFetchedError(
+                raise KStreamsAssetsError(
                     f"What was fetched is not what {LOCK_FILE} says: {', '.join(wrong)}.",
                     remedy="Do not use these jars: find out what your repository mirror serves."
                     " After a wanted change of jars/*-ivy.xml, run again with --relock.",
@@ -71,7 +67,7 @@ def fetch_jars(jar_set: JarSet) -> bool:
 def relock(jar_sets: Sequence[JarSet]) -> None:
     """Fetch the given sets, put them in place and write their sizes and hashes to jars.lock.
 
-    Works in a checkout only. Raises JarsNotFetchedError, JavaNotFoundError, ConfigurationError.
+    Works in a checkout only. Raises KStreamsAssetsError, JavaNotFoundError, ConfigurationError.
     """
     root = checkout_root()
     lock_file = lists_directory() / LOCK_FILE
@@ -145,12 +141,12 @@ def _retrieve(jar_set: JarSet, temporary: Path) -> Path:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise JarsNotFetchedError(
+        raise KStreamsAssetsError(
             f"Ivy did not fetch the {jar_set} jars within {_FETCH_TIMEOUT_S:g} s.",
             remedy="Check the network (and its proxy) and try again.",
         ) from error
     if result.returncode != 0:
-        raise JarsNotFetchedError(
+        raise KStreamsAssetsError(
             f"Ivy could not fetch the {jar_set} jars: {_reason(result.stdout)}.",
             remedy="Check the network (and its proxy); behind a mirror, configure it for Ivy or set"
             " KSTREAMS_ASSETS_JARS to a folder that holds the jars; then try again.",
@@ -184,16 +180,15 @@ def _reason(output: str) -> str:
 @click.argument(
     "names", nargs=-1, metavar="[SET]...", type=click.Choice([*JAR_SETS, "all"]), required=False
 )
-@click.option(
-    "--relock", "write_lock", is_flag=True, help="Write jars.lock anew (in a checkout only)."
-)
+@click.option("--relock", "write_lock", is_flag=True, help="Write jars.lock (in a checkout only).")
 def main(names: Sequence[str], *, write_lock: bool) -> None:
-    """Fetch sets of jars and compare each jar with the lock file.
+    """Download jars and compare them with jars.lock
 
-    `spark` is what backups and restores need, `kafka` the local broker of drills; both are fetched
-    if no set is named. The sets `kafka43`, `kafka39` and `registry` serve the tests of this
-    project. The jars go to the folder in KSTREAMS_ASSETS_JARS, else to .jars of a checkout, else to
-    ~/.cache/kstreams-assets/jars.
+    The default sets are `spark` (backups, restores) and `kafka` (local broker of drills). The sets
+    `kafka43`, `kafka39` and `registry` are for tests of this project.
+
+    Jars are stored in the folder KSTREAMS_ASSETS_JARS (default: .jars in a checkout, otherwise
+    ~/.cache/kstreams-assets/jars).
     """
     wanted = names or _NEEDED
     jar_sets: tuple[JarSet, ...] = tuple(

@@ -16,10 +16,10 @@ from typing import Final
 import numpy as np
 from pyspark import TaskContext
 
-from kstreams_assets.errors import ForeignRecordsError, OvertakenError
-from kstreams_assets.kafka.record_writer import RecordWriter
+from kstreams_assets.errors import OvertakenError
+from kstreams_assets.kafka.record_writer import RecordWriter, foreign_records
+from kstreams_assets.model.restores import PartitionProduced
 from kstreams_assets.offsets import OffsetRuns, merge_runs, runs_of
-from kstreams_assets.warehouse.restores import PartitionProduced
 from spark_resources.partition_records import PartitionWork, work_offsets, work_records
 from spark_resources.partition_tasks import check_stop
 
@@ -35,7 +35,7 @@ def records_there(work: PartitionWork, writer: RecordWriter, *, settled_end: int
     (`settled_end`). Behind an earlier attempt of this run it looks for as long as that one writes.
 
     Raises:
-        ForeignRecordsError: The end cannot be this restore's, or moves on and on.
+        KStreamsAssetsError: The end cannot be this restore's, or moves on and on.
         ClusterUnavailableError, TopicNotFoundError, AuthorizationFailedError (DESCRIBE).
     """
     end = writer.end(work.target)
@@ -49,7 +49,7 @@ def records_there(work: PartitionWork, writer: RecordWriter, *, settled_end: int
         problem = f"it ends at {end}, behind {most} where the restore's last record goes"
     else:
         return end - work.base_offset
-    raise ForeignRecordsError(partition=str(work.target), problem=problem)
+    raise foreign_records(work.target, problem)
 
 
 def _settled(
@@ -64,10 +64,8 @@ def _settled(
         if end == before:
             return end
         if time.monotonic() > deadline:
-            raise ForeignRecordsError(
-                partition=str(work.target),
-                problem=f"it grew for {limit_s:g} s before this attempt wrote anything",
-            )
+            problem = f"it grew for {limit_s:g} s before this attempt wrote anything"
+            raise foreign_records(work.target, problem)
     return end
 
 
@@ -85,11 +83,11 @@ def produce_partition(
     `settled_end` is the target's end where the caller has seen that it moves no more.
 
     Raises:
-        ForeignRecordsError: The partition ends elsewhere than this restore alone would have left
+        KStreamsAssetsError: The partition ends elsewhere than this restore alone would have left
             it.
         OvertakenError: A later attempt of the same run writes it.
-        RestoreRecordsError: The backup does not give the planned records.
-        KStreamsAssetsError: What `RecordWriter.write` raises.
+        KStreamsAssetsError: The backup does not give the planned records.
+            What `RecordWriter.write` raises.
     """
     reached = -1
     while True:

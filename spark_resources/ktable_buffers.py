@@ -10,18 +10,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 
 from kstreams_assets.app.store_format import BYTES, FRAMED, Format, StoreFormat, StoreKind
-from kstreams_assets.warehouse.schemas import RegisteredSchema
+from kstreams_assets.model.schemas import RegisteredSchema
 from spark_resources import store_structures as structures
 from spark_resources.ktable_values import Decoded, decoded, parts_of
-from spark_resources.store_structures import Structure, taken_apart
+from spark_resources.store_structures import Structure
 
 Schemas = Mapping[int, RegisteredSchema]
 
 _VERSION_HEADER: Final = "v"
+
+
+def taken_apart(column: Column, structure: Structure, version: Column | None = None) -> Column:
+    """STRUCT<found: STRUCT<the structure's columns>, problem: STRING>, NULL for NULL.
+
+    Where the bytes have another layout, `found` is NULL and `problem` says what was found.
+    """
+    result = pa.struct([("found", structure.type), ("problem", pa.string())])
+
+    def each(data: pa.Array, version: pa.Array) -> pa.Array:
+        pairs = zip(data.to_pylist(), version.to_pylist(), strict=True)
+        apart = [None if one is None else structure.apart(one, of_it) for one, of_it in pairs]
+        rows = [each and {"found": each[0], "problem": each[1]} for each in apart]
+        return pa.array(rows, type=result)
+
+    # The stubs of pyspark have no form for a struct; it is in the documentation.
+    function = F.arrow_udf(each, from_arrow_type(result))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return function(column, F.lit(None).cast("binary") if version is None else version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_format import StoreFormat, StoreKind
-from kstreams_assets.warehouse.schemas import RegisteredSchema
+from kstreams_assets.model.schemas import RegisteredSchema
 from spark_resources.confluent_framing import SchemasOfRows
 from spark_resources.ktable_buffers import BUFFERS
 from spark_resources.ktable_values import Decoded, decoded, parts_of
@@ -30,8 +30,6 @@ def with_key_parts(rows: DataFrame, store: StoreFormat) -> DataFrame:
     """
     if store.kind is StoreKind.VERSIONED:
         return rows.withColumn("valid_from_ms", F.col("timestamp_ms"))
-    if store.kind in BUFFERS:
-        return rows
     parts = parts_of(F.col("key"), store.kind, store.window_size_ms)
     return rows.withColumns(parts.columns) if parts.columns else rows
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kstreams_assets.app.store_columns import KEY_PARTS
+from kstreams_assets.model.files import NewFile
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.committer import NewFile
 from spark_resources.data_files import WRITTEN_DDL, NewFolder, SnapshotFile, remove_unreported
 from spark_resources.failures import spark_failures
 from spark_resources.ktable_columns import with_decoded_columns
@@ -24,7 +24,7 @@ from spark_resources.session import cores_of
 from spark_resources.work import SnapshotWork
 
 if TYPE_CHECKING:
-    from kstreams_assets.warehouse.schemas import RegisteredSchema
+    from kstreams_assets.model.schemas import RegisteredSchema
 
 _FILE_BYTES: Final = 128 * 1024 * 1024
 _TASK_BYTES: Final = 32 * 1024 * 1024

@@ -28,22 +28,20 @@ Ranges = Mapping[int, Sequence[OffsetRange]]
 """Disjoint offset ranges by partition."""
 
 
-def rows_inside(
-    rows: DataFrame, ranges: Ranges, *, partition: str = "partition", offset: str = "offset"
-) -> DataFrame:
-    """The rows whose offsets lie in the ranges of their partition.
-
-    `partition` and `offset` name the columns.
-    """
+def rows_inside(rows: DataFrame, ranges: Ranges) -> DataFrame:
+    """The rows whose offsets lie in the ranges of their partition."""
     most = max(map(len, ranges.values()), default=0)
     if most == 0:
         return rows.where(F.lit(False))
     if most > _MOST_RANGES or max(ranges) >= _MOST_PARTITIONS:
-        return _joined(rows, ranges, partition, offset)
-    listed = [ranges.get(number, ()) for number in range(max(ranges) + 1)]
+        return _joined(rows, ranges)
+    nothing = OffsetRange(0, 0)
+    padded = [
+        [*ranges.get(number, ()), *[nothing] * most][:most] for number in range(max(ranges) + 1)
+    ]
     within = (
-        f"{offset} >= {_by_partition([_start(of_it, at) for of_it in listed], partition)} AND"
-        f" {offset} < {_by_partition([_end(of_it, at) for of_it in listed], partition)}"
+        f"offset >= {_by_partition([of_it[at].start for of_it in padded], 'partition')}"
+        f" AND offset < {_by_partition([of_it[at].end for of_it in padded], 'partition')}"
         for at in range(most)
     )
     return rows.where(F.expr(" OR ".join(f"({one})" for one in within)))
@@ -53,26 +51,18 @@ def from_offset(offsets: Mapping[int, int], *, partition: str, offset: str) -> s
     """SQL: whether an offset lies at or above that of its partition; not so where there is none."""
     if not offsets:
         return "false"
-    listed = [str(offsets[n]) if n in offsets else "null" for n in range(max(offsets) + 1)]
+    listed = [offsets.get(number) for number in range(max(offsets) + 1)]
     return f"coalesce({offset} >= {_by_partition(listed, partition)}, false)"
 
 
-def _by_partition(values: Sequence[str], partition: str) -> str:
+def _by_partition(values: Sequence[int | None], partition: str) -> str:
     """A look-up in a constant: generated code that does not change with the numbers, as literals
     would have it, is compiled once."""
-    listed = ", ".join(value if value == "null" else f"{value}L" for value in values)
+    listed = ", ".join("null" if value is None else f"{value}L" for value in values)
     return f"get(array({listed}), {partition})"
 
 
-def _start(of_it: Sequence[OffsetRange], at: int) -> str:
-    return str(of_it[at].start) if at < len(of_it) else "0"
-
-
-def _end(of_it: Sequence[OffsetRange], at: int) -> str:
-    return str(of_it[at].end) if at < len(of_it) else "0"
-
-
-def _joined(rows: DataFrame, ranges: Ranges, partition: str, offset: str) -> DataFrame:
+def _joined(rows: DataFrame, ranges: Ranges) -> DataFrame:
     flat = [(number, r.start, r.end) for number, of_it in ranges.items() for r in of_it]
     table = pa.table(
         {
@@ -83,16 +73,17 @@ def _joined(rows: DataFrame, ranges: Ranges, partition: str, offset: str) -> Dat
     )
     wanted = F.broadcast(_small(rows.sparkSession, table)).alias("wanted")
     within = F.expr(
-        f"rows.{partition} = wanted.partition"
-        f" AND rows.{offset} >= wanted.start AND rows.{offset} < wanted.end"
+        "rows.partition = wanted.partition"
+        " AND rows.offset >= wanted.start AND rows.offset < wanted.end"
     )
     return rows.alias("rows").join(wanted, within, "left_semi")
 
 
-_RECORD: Final = (
+RECORD: Final = (
     "partition INT, offset BIGINT, timestamp_ms BIGINT, "
     f"headers {HEADERS_TYPE}, key BINARY, value BINARY"
 )
+"""The columns of a record, as DDL."""
 
 
 def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
@@ -120,7 +111,7 @@ def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
     ]
     there = [frame for frame in frames if frame is not None]
     if not there:
-        there = [numbered(spark.createDataFrame([], _RECORD), work)]
+        there = [numbered(spark.createDataFrame([], RECORD), work)]
     return reduce(DataFrame.unionByName, there)
 
 
@@ -148,7 +139,7 @@ def _base(spark: SparkSession, work: SnapshotWork) -> DataFrame:
 
 
 def _read(spark: SparkSession, files: Sequence[StorePath], work: SnapshotWork) -> DataFrame:
-    return read_files(spark, files, _RECORD, renumbering=work.renumbering)
+    return read_files(spark, files, RECORD, renumbering=work.renumbering)
 
 
 def numbered(

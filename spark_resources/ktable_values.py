@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_format import FRAMED, WINDOWED, Encoding, Format, StoreKind
-from kstreams_assets.warehouse.schemas import RegisteredSchema
+from kstreams_assets.model.schemas import RegisteredSchema
 from spark_resources.confluent_framing import framed
 
 _BYTES_OF: Final = {

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kstreams_assets.errors import RestoreRecordsError
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.raw_batch import header_name
 from kstreams_assets.kafka.record_columns import HEADERS, header_name_column
+from kstreams_assets.model.data_files import SpanFile, renumbered
+from kstreams_assets.model.restores import OriginalHeaders
 from kstreams_assets.offsets import OffsetRange, OffsetRuns, RangeSet, TopicPartitionId
-from kstreams_assets.store import FileIdentity, StorePath, fetched, file_digest, file_identity
-from kstreams_assets.warehouse.records import SpanFile, renumbered
-from kstreams_assets.warehouse.restores import OriginalHeaders
+from kstreams_assets.store import FileIdentity, StorePath, file_digest, store_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,6 @@ class PartitionVerified:
     differing: int
     differences: tuple[Difference, ...]
     replaced_timestamps: int = 0
-
-    @property
-    def passed(self) -> bool:
-        """Whether the partition is as in the backup."""
-        return self.differing == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +108,7 @@ def work_records(work: PartitionWork, *, skip: int = 0) -> Iterator[pa.RecordBat
     end.
 
     Raises:
-        RestoreRecordsError: A file is missing or damaged, is not the one that its backup wrote, or
+        KStreamsAssetsError: A file is missing or damaged, is not the one that its backup wrote, or
             holds another partition; offsets do not rise, or there are not as many records as
             planned.
     """
@@ -125,11 +120,21 @@ def work_records(work: PartitionWork, *, skip: int = 0) -> Iterator[pa.RecordBat
     _require_count(work, count)
 
 
+def not_restorable(partition: TopicPartitionId, reason: str) -> KStreamsAssetsError:
+    """The error for a backup that does not give the records that the plan found in it."""
+    return KStreamsAssetsError(
+        f"{partition} cannot be restored: {reason}.",
+        remedy="Bring the file back from a copy of the warehouse, or back the window up again"
+        " if Kafka still has it, and run the restore again; else restore a recovery point"
+        " before it.",
+    )
+
+
 def work_offsets(work: PartitionWork, *, first: int | None = None) -> Iterator[Offsets]:
     """The source offsets of the records to restore, of the `first` so many or all; never empty.
 
     Raises:
-        RestoreRecordsError: As `work_records`.
+        KStreamsAssetsError: As `work_records`.
     """
     count = 0
     for batch in _stream(work, work.ranges, ["offset"], _OFFSETS_AT_ONCE):
@@ -183,7 +188,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     for path in files:
         try:
-            with fetched(path) as local:
+            with store_at(path).fetched() as local:
                 _require_noted(work, path, local)
                 runs = work.runs.get(path)
                 near = ranges if runs is None else _ALL
@@ -195,7 +200,7 @@ def _read(
                         yield _as_schema(inside, schema)
         except (OSError, pa.ArrowException) as error:
             reason = f"file {_place(path)} cannot be read ({str(error).splitlines()[0]})"
-            raise RestoreRecordsError(partition=str(work.source), reason=reason) from error
+            raise not_restorable(work.source, reason) from error
 
 
 def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
@@ -207,7 +212,7 @@ def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
     if noted is None:
         return
     known = work.sound.get(path)
-    if known is not None and known == file_identity(local):
+    if known is not None and known == store_at(local).identity():
         return
     if noted.written is not None:
         is_same = file_digest(local) == noted.written.digest
@@ -220,7 +225,7 @@ def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
         reason = (
             f"file {_place(path)} (offsets {noted.first_offset} to {noted.last_offset}) {wrong}"
         )
-        raise RestoreRecordsError(partition=str(work.source), reason=reason)
+        raise not_restorable(work.source, reason)
 
 
 def _require_partition(source: TopicPartitionId, path: StorePath, batch: pa.RecordBatch) -> None:
@@ -230,7 +235,7 @@ def _require_partition(source: TopicPartitionId, path: StorePath, batch: pa.Reco
     found = batch.column(_PARTITION).to_numpy()
     if (found != source.partition).any():
         reason = f"file {_place(path)} holds records of partition {found[0]}"
-        raise RestoreRecordsError(partition=str(source), reason=reason)
+        raise not_restorable(source, reason)
 
 
 def _place(path: StorePath) -> str:
@@ -303,7 +308,7 @@ def _ascending(
         if not rising.all():
             wrong = int(offsets[int(rising.argmin())])
             reason = f"offset {wrong} of its backup does not follow the one before it"
-            raise RestoreRecordsError(partition=str(source), reason=reason)
+            raise not_restorable(source, reason)
         last = int(offsets[-1])
         yield batch
 
@@ -402,4 +407,4 @@ def _offsets(batch: pa.RecordBatch) -> Offsets:
 def _require_count(work: PartitionWork, count: int) -> None:
     if count != work.records:
         reason = f"its backup gives {count:,} records, planned were {work.records:,}"
-        raise RestoreRecordsError(partition=str(work.source), reason=reason)
+        raise not_restorable(work.source, reason)

@@ -1,6 +1,7 @@
 """Runs a Python function as Spark tasks, one per item, without any rows through the JVM."""
 
 import fcntl
+import logging
 import os
 import tempfile
 import time
@@ -15,11 +16,20 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from kstreams_assets.errors import KStreamsAssetsError, OvertakenError, SparkJobError
+from kstreams_assets.errors import (
+    KStreamsAssetsError,
+    OvertakenError,
+    SparkJobError,
+    StoreKeysEndedError,
+)
+from kstreams_assets.store import ended_keys_reason, forget_keys
+from kstreams_assets.store.locks import try_to_lock
 from spark_resources.failures import SPARK_FAILURES, spark_failure
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_log = logging.getLogger(__name__)
 
 _RESULT = "position BIGINT, outcome BINARY"
 _SCHEMA = pa.schema([("position", pa.int64()), ("outcome", pa.binary())])
@@ -71,6 +81,9 @@ def run_partition_tasks(
     Where an executor is lost, Spark runs its tasks again on another one. The lost ones may still
     run, unknown to Spark: a task must bear a second one beside it.
 
+    Items have the keys of an object store that are valid when their job starts. A task that ends
+    because its keys do is repeated with new ones; the others continue.
+
     Raises:
         KStreamsAssetsError: What a task raised, with its attributes.
         SparkJobError: A task raised anything else, or its worker died.
@@ -82,9 +95,7 @@ def run_partition_tasks(
         signals = _Signals(str(lock or f"{folder}/lock"), f"{folder}/stop")
         Path(signals.lock).touch()
         try:
-            outcomes = _all(
-                spark, [cloudpickle.dumps(item) for item in items], task, signals, at_a_time
-            )
+            outcomes = _all(spark, items, task, signals, at_a_time)
         except SPARK_FAILURES as error:
             _stop(signals)
             failure = spark_failure(error)
@@ -102,7 +113,7 @@ def run_partition_tasks(
 
 def _all(
     spark: SparkSession,
-    items: Sequence[bytes],
+    items: Sequence[T],
     task: Callable[[T], R],
     signals: _Signals,
     at_a_time: int | None,
@@ -110,17 +121,22 @@ def _all(
     """The outcomes of all items.
 
     The task of a lost executor may fail, and stop the others, though nobody waits for it: what it
-    stopped is run again.
+    stopped is run again. So is what lost its keys: pickling an item again takes those of now.
     """
     outcomes: dict[int, object] = {}
-    for _ in range(_ROUNDS):
+    for rounds_left in reversed(range(_ROUNDS)):
         missing = [position for position in range(len(items)) if position not in outcomes]
-        found = _run(spark, [items[position] for position in missing], task, signals, at_a_time)
+        sent = [cloudpickle.dumps(items[position]) for position in missing]
+        found = _run(spark, sent, task, signals, at_a_time)
         outcomes |= dict(zip(missing, found, strict=True))
         failures = [one for one in outcomes.values() if isinstance(one, _Failure)]
-        if not failures or not all(failure.is_stopped for failure in failures):
+        may_repeat = all(one.is_stopped or one.ended_keys for one in failures)
+        if not (failures and may_repeat and rounds_left):
             break
         Path(signals.stop).unlink(missing_ok=True)
+        if any(failure.ended_keys for failure in failures):
+            _log.info("Tasks are repeated with new keys of the object store.")
+            forget_keys()
         outcomes = {n: one for n, one in outcomes.items() if not isinstance(one, _Failure)}
     return [outcomes[position] for position in range(len(items))]
 
@@ -164,6 +180,8 @@ class _Failure:
     args: tuple[object, ...]
     facts: dict[str, object]
     trace: str
+    ended_keys: str | None = None
+    """Why the keys of an object store that it had are not valid any more."""
 
     @property
     def is_stopped(self) -> bool:
@@ -172,6 +190,8 @@ class _Failure:
 
     def error(self) -> Exception:
         """The task's own error if it is one of this project, else a SparkJobError."""
+        if self.ended_keys is not None:
+            return StoreKeysEndedError(self.ended_keys)
         if issubclass(self.kind, KStreamsAssetsError):
             error = self.kind.__new__(self.kind)
             error.args = self.args
@@ -191,12 +211,24 @@ def _outcome(item: bytes, task: Callable[[T], R], signals: _Signals) -> bytes:
             return cloudpickle.dumps(task(cloudpickle.loads(item)))
     # Whatever a task raises is data here: the driver raises it, without Spark's Java stack.
     except Exception as error:  # noqa: BLE001
-        if not isinstance(error, _TaskStoppedError | OvertakenError):
+        ended_keys = _ended_keys(error)
+        if ended_keys is None and not isinstance(error, _TaskStoppedError | OvertakenError):
             with suppress(FileNotFoundError):  # the driver is on another machine, or gone
                 Path(signals.stop).touch()
         late = time.time() if not isinstance(error, _TaskStoppedError) else float("inf")
-        failure = _Failure(late, type(error), error.args, error.__dict__, traceback.format_exc())
+        failure = _Failure(
+            late, type(error), error.args, error.__dict__, traceback.format_exc(), ended_keys
+        )
         return cloudpickle.dumps(failure)
+
+
+def _ended_keys(error: BaseException | None) -> str | None:
+    """Why keys are not valid any more, if that is the cause of an error."""
+    while error is not None:
+        if (reason := ended_keys_reason(str(error))) is not None:
+            return reason
+        error = error.__cause__ or error.__context__
+    return None
 
 
 @contextmanager
@@ -222,9 +254,5 @@ def _stop(signals: _Signals) -> None:
     Path(signals.stop).touch()
     deadline = time.monotonic() + _END_WAIT_S
     with open(signals.lock, "ab") as lock:  # NFS locks alone only what may be written
-        while time.monotonic() < deadline:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                time.sleep(_POLL_S)
+        while not try_to_lock(lock) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)

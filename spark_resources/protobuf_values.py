@@ -16,7 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.warehouse.schemas import RegisteredSchema
+from kstreams_assets.model.schemas import RegisteredSchema
 from spark_resources.value_shapes import TEXT, TIMESTAMP, Shape, struct_of
 
 _COMPILE_TIMEOUT_S: Final = 60.0

@@ -15,18 +15,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from kstreams_assets.app.rules import RuleLimits
-from kstreams_assets.app.store_columns import (
-    HEADERS_TYPE,
-    as_text,
-    key_parts_of,
-    value_columns,
-)
+from kstreams_assets.app.store_columns import as_text, key_parts_of, value_columns
 from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.errors import RuleLimitError, SparkJobError, SparkLostError
+from kstreams_assets.model.rule_results import Sample
 from kstreams_assets.store import StorePath
 from spark_resources.failures import SPARK_FAILURES, free, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
 from spark_resources.ktable_rows import (
+    RECORD,
     Newest,
     chosen_rows,
     from_offset,
@@ -36,10 +33,10 @@ from spark_resources.ktable_rows import (
 )
 from spark_resources.session import close_at_exit, configure, cores_of, end_session
 from spark_resources.stored_files import read_files
-from spark_resources.work import Content, LoggedRows, LogSource, Sample, SnapshotRows, SnapshotWork
+from spark_resources.work import Content, LoggedRows, LogSource, SnapshotRows, SnapshotWork
 
 if TYPE_CHECKING:
-    from kstreams_assets.warehouse.schemas import RegisteredSchema
+    from kstreams_assets.model.schemas import RegisteredSchema
 
 
 _OWN: Final = {
@@ -85,10 +82,6 @@ def tune(session: SparkSession, records: int) -> None:
         configure(session, {name: values[not few] for name, values in _BY_SIZE.items()})
 
 
-_RECORD: Final = (
-    "partition INT, offset BIGINT, timestamp_ms BIGINT,"
-    f" headers {HEADERS_TYPE}, key BINARY, value BINARY"
-)
 _SHARED_RECORDS: Final = 2_000_000
 """Of not more records than this a view that several rules name is kept in memory meanwhile."""
 _LATEST_MS: Final = 253_402_300_799_999
@@ -189,7 +182,7 @@ class Views:
         if content.files:
             rows = read_files(self.session, content.files).where(F.col("value").isNotNull())
         else:
-            nothing = self.session.createDataFrame([], _RECORD)
+            nothing = self.session.createDataFrame([], RECORD)
             rows = with_decoded_columns(nothing, content.format, self._schemas)
             rows = rows.withColumn("valid_to_ms", F.lit(None).cast("bigint"))
         return _of_store(rows, content)
@@ -213,12 +206,12 @@ class Views:
             rows = read_files(
                 self.session,
                 source.files,
-                _RECORD,
+                RECORD,
                 windows=source.windows,
                 renumbering=source.renumbering,
             )
         else:
-            rows = self.session.createDataFrame([], _RECORD)
+            rows = self.session.createDataFrame([], RECORD)
         if not source.windows:
             rows = _without_window(rows)
         if source.is_whole:
@@ -230,7 +223,7 @@ class Views:
         return rows
 
     def _saved(self, path: StorePath) -> DataFrame:
-        return _without_window(read_files(self.session, [path], _RECORD))
+        return _without_window(read_files(self.session, [path], RECORD))
 
 
 def _without_window(rows: DataFrame) -> DataFrame:
@@ -330,8 +323,8 @@ def run_rule(session: SparkSession, sql: str, limits: RuleLimits) -> ReturnedRow
         sample = _sample(rows, found[:SAMPLE_ROWS])
         count = len(found)
         if count > SAMPLE_ROWS:
-            count = rows.limit(limits.rows + 1).count()
-        return ReturnedRows(min(count, limits.rows), sample, is_more=count > limits.rows)
+            count = rows.limit(limits.max_rows + 1).count()
+        return ReturnedRows(min(count, limits.max_rows), sample, is_more=count > limits.max_rows)
 
 
 def _first_rows(rows: DataFrame, limits: RuleLimits) -> list[tuple[Any, ...]]:
@@ -348,8 +341,8 @@ def _first_rows(rows: DataFrame, limits: RuleLimits) -> list[tuple[Any, ...]]:
             f"a row that it returns takes {largest / _MIB:,.0f} MiB, more than"
             f" {most / _MIB:,.1f} MiB, the {SAMPLE_ROWS + 1}st part of max_memory_mib"
             f" ({limits.memory_bytes / _MIB:,.0f}).",
-            remedy="Have the rule return the columns that tell which records violate it, or raise"
-            " max_memory_mib.",
+            remedy="Let the rule return only the columns that identify the violating records, or"
+            " raise max_memory_mib.",
         )
     return [row[:-1] for row in found]
 
@@ -361,7 +354,7 @@ def _limited(session: SparkSession, limits: RuleLimits) -> Iterator[None]:
     ended, over = threading.Event(), threading.Event()
 
     def end() -> None:
-        if ended.wait(limits.timeout_s):
+        if ended.wait(limits.timeout_seconds):
             return
         over.set()
         with suppress(*SPARK_FAILURES):  # else the query fails too, and says why
@@ -381,7 +374,7 @@ def _limited(session: SparkSession, limits: RuleLimits) -> Iterator[None]:
     except SparkJobError as error:
         if over.is_set() and not isinstance(error, SparkLostError):
             raise RuleLimitError(
-                f"its query took longer than {limits.timeout_s:g} s (timeout_seconds).",
+                f"its query took longer than {limits.timeout_seconds:g} s (timeout_seconds).",
                 remedy="Have the rule read less (scope: window), or raise timeout_seconds.",
             ) from error
         if _TOO_LARGE_A_TABLE.search(error.problem):

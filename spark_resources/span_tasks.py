@@ -34,10 +34,11 @@ from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.record_columns import columns_of
 from kstreams_assets.kafka.throttle import Throttle
-from kstreams_assets.layout import WrittenFile, first_changed
+from kstreams_assets.model.data_files import By, ExpectedFile
+from kstreams_assets.model.spans import SpanPlan
 from kstreams_assets.offsets import RangeSet, TopicPartitionId
-from kstreams_assets.store import StorePath, fetched
-from kstreams_assets.warehouse.spans import SpanPlan
+from kstreams_assets.repository.inspection import inspect
+from kstreams_assets.store import StorePath, store_at
 from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles, kept_file
 from spark_resources.work import ReadRange
 
@@ -216,7 +217,7 @@ class LastOfEachKey:
 
 
 @dataclass(frozen=True, slots=True)
-class FoldTask:
+class MergeTask:
     """Files that become one: those of a partition's increments or windows, in order of offsets.
 
     Large ones stay as they are: what a part of a large window has written is not written again.
@@ -225,7 +226,7 @@ class FoldTask:
 
     partition: TopicPartitionId
     span: SpanEdges
-    files: tuple[tuple[StorePath, WrittenFile], ...]
+    files: tuple[ExpectedFile, ...]
     folder: NewFolder
     keeps: LastOfEachKey | None = None
 
@@ -235,25 +236,16 @@ class FoldTask:
         Raises:
             StoredDataError: A file is not as its backup noted it.
         """
-        changed = first_changed(self.files)
-        if changed is not None:
-            raise StoredDataError(
-                subject=f"The backup of {self.partition}",
-                problem=f"file {changed} is not the one that was written",
-                remedy="Restore it from a copy of the warehouse.",
-            )
+        inspect(self.files, By.DIGEST).require_intact()
         spans = {(self.partition.topic, self.partition.partition): self.span}
         if self.keeps is not None:
             return self._kept(self.keeps, SpanFiles(self.folder, spans), check)
         rows: list[dict[str, Any]] = []
         values = {"window": self.span.windows[0], "topic": self.partition.topic}
-        for is_large, group in groupby(self.files, lambda file: file[1].size >= _LARGE_FILE):
+        for is_large, group in groupby(self.files, lambda file: file.size >= _LARGE_FILE):
             files = [*group]
             written = (
-                (
-                    kept_file(self.folder, path, file.digest, values, self.partition.partition)
-                    for path, file in files
-                )
+                (kept_file(self.folder, file, values, self.partition.partition) for file in files)
                 if is_large
                 else SpanFiles(self.folder, spans).write(self._records(files, check))
             )
@@ -261,18 +253,18 @@ class FoldTask:
         return Written(rows)
 
     def _records(
-        self, files: Iterable[tuple[StorePath, WrittenFile]], check: Callable[[], None]
+        self, files: Iterable[ExpectedFile], check: Callable[[], None]
     ) -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
-        for path, _ in files:
-            for batch in _batches(path, FILE.names, check):
+        for file in files:
+            for batch in _batches(file.location, FILE.names, check):
                 yield self.partition, batch.cast(FILE)
 
     def _kept(self, keeps: LastOfEachKey, files: SpanFiles, check: Callable[[], None]) -> Written:
         """Write what stays, then look whether exactly that was written."""
         choice = _Choice(keeps)
         while not choice.is_complete:
-            for path, _ in self.files:
-                for batch in _batches(path, ["offset", "key"], check):
+            for file in self.files:
+                for batch in _batches(file.location, ["offset", "key"], check):
                     choice.see(batch)
             choice.decide()
         expected, there = blake2b(), blake2b()
@@ -300,7 +292,10 @@ class FoldTask:
 def _batches(
     path: StorePath, columns: list[str], check: Callable[[], None]
 ) -> Iterator[pa.RecordBatch]:
-    with fetched(path) as local, pq.ParquetFile(local, page_checksum_verification=True) as file:
+    with (
+        store_at(path).fetched() as local,
+        pq.ParquetFile(local, page_checksum_verification=True) as file,
+    ):
         for batch in file.iter_batches(_FOLDED_RECORDS, columns=columns):
             check()
             yield batch
@@ -481,7 +476,7 @@ def edges_of(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
 
 
 def run_here(
-    tasks: Sequence[SpanTask | FoldTask],
+    tasks: Sequence[SpanTask | MergeTask],
     check: Callable[[], None] = lambda: None,
     *,
     at_a_time: int | None = None,

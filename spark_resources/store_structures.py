@@ -1,26 +1,18 @@
-"""The bytes of buffers that the DSL keeps for suppress and joins, taken apart."""
+"""The bytes of buffers that the DSL keeps for suppress and joins, taken apart. Pure."""
 
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 NULL: Final = -1
 """The length that stands for null."""
+
+
+Row = dict[str, object]
+"""The columns of a structure by name, as its `Structure.type` has them."""
 
 
 class StructureError(ValueError):
@@ -107,90 +99,20 @@ _NO_HASH: Final = 0x80
 _VARIABLE_SIZE: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RecordContext:
-    """The record that an entry of a buffer comes from: coordinates of the source cluster."""
-
-    timestamp_ms: int
-    offset: int
-    topic: str
-    partition: int
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BufferValue:
-    """The value of a suppress buffer or of a join's grace buffer.
-
-    `prior` is what was emitted last, `old` and `new` are the update that waits. `context` is None
-    in the oldest form, in which the changelog record itself is the context.
-    """
-
-    context: RecordContext | None
-    prior: bytes | None
-    old: bytes | None
-    new: bytes | None
-    buffer_time_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class JoinBufferKey:
-    """A key of a join's grace buffer; `key` is that of the stream's record."""
-
-    timestamp_ms: int
-    key: bytes
-    sequence_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionKey:
-    """A key of a foreign-key join's subscription store."""
-
-    foreign_key: bytes
-    primary_key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """A value of a subscription store; `hash` is the Murmur3 hash of the left value's bytes."""
-
-    version: int
-    instruction: str
-    hash: bytes | None
-    primary_key: bytes
-    primary_partition: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class OuterJoinKey:
-    """A key of an outer join's list store; `side` is where the unmatched record came from."""
-
-    timestamp_ms: int
-    side: str
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SidedValue:
-    """A value of one side of an outer join."""
-
-    side: str
-    value: bytes
-
-
-def buffer_value(data: bytes, version: bytes | None) -> BufferValue:
+def buffer_value(data: bytes, version: bytes | None) -> Row:
     """The value of a suppress buffer; `version` is the record's header `v`, None without one.
 
+    `prior` is what was emitted last, `old` and `new` are the update that waits; the other columns
+    but `buffer_time_ms` are the record that the entry comes from, in coordinates of the source
+    cluster. They are null in the oldest form, in which the changelog record itself is that record.
     Version 3 is written since 2.5.1; 2.4.0, 2.4.1 and 2.5.0 wrote it under flag 2, so that both are
     tried there, as Kafka Streams does.
 
     Raises:
         StructureError: The bytes have another layout, or the version is unknown.
     """
-    if version is None:
-        return _buffer_value_0(data)
-    if version == b"\x01":
-        return _buffer_value_1(data)
+    if version is None or version == b"\x01":
+        return _buffer_value_before_2(data, has_context=version is not None)
     if version == b"\x02":
         try:
             return _buffer_value_2(data)
@@ -201,7 +123,7 @@ def buffer_value(data: bytes, version: bytes | None) -> BufferValue:
     raise StructureError(f"buffer version 0x{version[:4].hex()} is unknown")
 
 
-def join_buffer_value(data: bytes) -> BufferValue:
+def join_buffer_value(data: bytes) -> Row:
     """The value of a join's grace buffer (version 3 of `buffer_value`); raises StructureError."""
     reader = StructureBytes(data)
     context = _context(reader)
@@ -214,46 +136,44 @@ def join_buffer_value(data: bytes) -> BufferValue:
     new = reader.sized("the new value")
     time = reader.int64("the buffer time")
     reader.end()
-    return BufferValue(context, prior, old, new, time)
+    return {**context, "prior": prior, "old": old, "new": new, "buffer_time_ms": time}
 
 
-def _buffer_value_0(data: bytes) -> BufferValue:
+def _buffer_value_before_2(data: bytes, *, has_context: bool) -> Row:
+    """Version 1, and the form before it, whose change comes without a length."""
     reader = StructureBytes(data)
     time = reader.int64("the buffer time")
-    old, new = _change(reader)
+    context = _context(reader) if has_context else _NO_CONTEXT
+    old, new = _change(reader, is_sized=has_context)
     reader.end()
-    return BufferValue(None, old, old, new, time)
+    return {**context, "prior": old, "old": old, "new": new, "buffer_time_ms": time}
 
 
-def _buffer_value_1(data: bytes) -> BufferValue:
-    reader = StructureBytes(data)
-    time = reader.int64("the buffer time")
-    context = _context(reader)
-    change = StructureBytes(reader.required("the change"))
-    old, new = _change(change)
-    change.end()
-    reader.end()
-    return BufferValue(context, old, old, new, time)
-
-
-def _buffer_value_2(data: bytes) -> BufferValue:
+def _buffer_value_2(data: bytes) -> Row:
     reader = StructureBytes(data)
     context = _context(reader)
-    change = StructureBytes(reader.required("the change"))
-    old, new = _change(change)
-    change.end()
+    old, new = _change(reader, is_sized=True)
     prior = reader.sized("the prior value")
     time = reader.int64("the buffer time")
     reader.end()
-    return BufferValue(context, prior, old, new, time)
+    return {**context, "prior": prior, "old": old, "new": new, "buffer_time_ms": time}
 
 
-def _change(reader: StructureBytes) -> tuple[bytes | None, bytes | None]:
+def _change(reader: StructureBytes, *, is_sized: bool) -> tuple[bytes | None, bytes | None]:
     """Old and new value, as `FullChangeSerde` wrote them before version 3."""
-    return reader.sized("the old value"), reader.sized("the new value")
+    change = StructureBytes(reader.required("the change")) if is_sized else reader
+    values = change.sized("the old value"), change.sized("the new value")
+    if is_sized:
+        change.end()
+    return values
 
 
-def _context(reader: StructureBytes) -> RecordContext:
+_NO_CONTEXT: Final[Row] = {
+    name: None for name in ("timestamp_ms", "topic", "partition", "offset", "headers")
+}
+
+
+def _context(reader: StructureBytes) -> Row:
     timestamp = reader.int64("the timestamp")
     offset = reader.int64("the offset")
     topic = reader.text("the topic")
@@ -262,33 +182,49 @@ def _context(reader: StructureBytes) -> RecordContext:
     # Kafka Streams reads -1 as none.
     if not NULL <= count <= reader.left() // _LEAST_HEADER_BYTES:
         raise StructureError(f"the number of headers is {count} in {reader.left()} bytes")
-    headers = tuple(
-        (reader.text("a header's key"), reader.sized("a header's value"))
+    headers = [
+        {"key": reader.text("a header's key"), "value": reader.sized("a header's value")}
         for _ in range(max(count, 0))
-    )
-    return RecordContext(timestamp, offset, topic, partition, headers)
+    ]
+    return {
+        "timestamp_ms": timestamp,
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "headers": headers,
+    }
 
 
-def join_buffer_key(data: bytes) -> JoinBufferKey:
-    """A key of a join's grace buffer (`TimeFirstWindowKeySchema`); raises StructureError."""
+def join_buffer_key(data: bytes) -> Row:
+    """A key of a join's grace buffer (`TimeFirstWindowKeySchema`); raises StructureError.
+
+    `key` is that of the stream's record.
+    """
     reader = StructureBytes(data)
     prefix = reader.unsigned_byte("the prefix")
     if prefix != 0:
         raise StructureError(f"the prefix is {prefix} where 0 is written")
     timestamp = reader.int64("the timestamp")
     key = reader.take(reader.left() - 4, "the key before the sequence number")
-    return JoinBufferKey(timestamp, key, reader.int32("the sequence number"))
+    number = reader.int32("the sequence number")
+    return {"timestamp_ms": timestamp, "key": key, "sequence_number": number}
 
 
-def subscription_key(data: bytes) -> SubscriptionKey:
-    """A key of a subscription store (`CombinedKeySchema`); raises StructureError."""
+def subscription_key(data: bytes) -> Row:
+    """A key of a foreign-key join's subscription store (`CombinedKeySchema`).
+
+    Raises StructureError.
+    """
     reader = StructureBytes(data)
     foreign = reader.required("the foreign key")
-    return SubscriptionKey(foreign, reader.take(reader.left(), "the primary key"))
+    return {"foreign_key": foreign, "primary_key": reader.take(reader.left(), "the primary key")}
 
 
-def subscription(data: bytes) -> Subscription:
-    """A value of a subscription store (`SubscriptionWrapperSerde`); raises StructureError."""
+def subscription(data: bytes) -> Row:
+    """A value of a subscription store (`SubscriptionWrapperSerde`); raises StructureError.
+
+    `hash` is the Murmur3 hash of the left value's bytes.
+    """
     reader = StructureBytes(data)
     flags = reader.unsigned_byte("the version")
     version = flags & ~_NO_HASH
@@ -303,17 +239,26 @@ def subscription(data: bytes) -> Subscription:
     else:
         key = reader.take(reader.left() - 4, "the primary key before its partition")
         partition = reader.int32("the primary partition")
-    return Subscription(version, INSTRUCTIONS[number], hashed, key, partition)
+    return {
+        "version": version,
+        "instruction": INSTRUCTIONS[number],
+        "hash": hashed,
+        "primary_key": key,
+        "primary_partition": partition,
+    }
 
 
-def outer_join_key(data: bytes) -> OuterJoinKey:
-    """A key of an outer join's list store (`TimestampedKeyAndJoinSide`); raises StructureError."""
+def outer_join_key(data: bytes) -> Row:
+    """A key of an outer join's list store (`TimestampedKeyAndJoinSide`); raises StructureError.
+
+    `side` is where the unmatched record came from.
+    """
     reader = StructureBytes(data)
     timestamp, side = reader.int64("the timestamp"), _side(reader)
-    return OuterJoinKey(timestamp, side, reader.take(reader.left(), "the key"))
+    return {"timestamp_ms": timestamp, "side": side, "key": reader.take(reader.left(), "the key")}
 
 
-def outer_join_values(data: bytes) -> tuple[SidedValue | None, ...]:
+def outer_join_values(data: bytes) -> Row:
     """A value of an outer join's list store (`ListSerializer` of `LeftOrRightValue`).
 
     An element can be null in a list. Raises StructureError.
@@ -325,17 +270,14 @@ def outer_join_values(data: bytes) -> tuple[SidedValue | None, ...]:
     count = reader.int32("the number of values")
     if not 0 <= count <= reader.left() // 4:
         raise StructureError(f"the number of values is {count} in {reader.left()} bytes")
-    found: list[SidedValue | None] = []
-    for _ in range(count):
-        element = reader.sized("a value")
-        found.append(None if element is None else _sided(element))
+    elements = [reader.sized("a value") for _ in range(count)]
     reader.end()
-    return tuple(found)
+    return {"values": [None if one is None else _sided(one) for one in elements]}
 
 
-def _sided(data: bytes) -> SidedValue:
+def _sided(data: bytes) -> Row:
     reader = StructureBytes(data)
-    return SidedValue(_side(reader), reader.take(reader.left(), "a value"))
+    return {"side": _side(reader), "value": reader.take(reader.left(), "a value")}
 
 
 def _side(reader: StructureBytes) -> str:
@@ -345,37 +287,33 @@ def _side(reader: StructureBytes) -> str:
     return _SIDES[number]
 
 
-_TEXT, _BINARY, _INT, _LONG = StringType(), BinaryType(), IntegerType(), LongType()
+_TEXT, _BINARY, _INT, _LONG = pa.string(), pa.binary(), pa.int32(), pa.int64()
 
 
-def _struct(**fields: StringType | BinaryType | IntegerType | LongType | ArrayType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in fields.items()])
+def _struct(**fields: pa.DataType) -> pa.StructType:
+    return pa.struct(list(fields.items()))
 
 
-_HEADERS: Final = ArrayType(_struct(key=_TEXT, value=_BINARY))
+_HEADERS: Final = pa.list_(_struct(key=_TEXT, value=_BINARY))
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
     """A layout: its columns, and how they are read from bytes and the header `v`, as a dict."""
 
-    type: StructType
-    read: Callable[[bytes, bytes | None], dict[str, object]]
+    type: pa.StructType
+    read: Callable[[bytes, bytes | None], Row]
 
-
-def _buffer(value: BufferValue) -> dict[str, object]:
-    context = value.context
-    return {
-        "timestamp_ms": context and context.timestamp_ms,
-        "topic": context and context.topic,
-        "partition": context and context.partition,
-        "offset": context and context.offset,
-        "headers": context and [{"key": key, "value": text} for key, text in context.headers],
-        "prior": value.prior,
-        "old": value.old,
-        "new": value.new,
-        "buffer_time_ms": value.buffer_time_ms,
-    }
+    def apart(
+        self, data: bytes | None, version: bytes | None = None
+    ) -> tuple[Row | None, str | None]:
+        """The columns, or what was found where the bytes have another layout; null has neither."""
+        if data is None:
+            return None, None
+        try:
+            return self.read(data, version), None
+        except StructureError as error:
+            return None, str(error)
 
 
 _BUFFER_TYPE: Final = _struct(
@@ -390,59 +328,25 @@ _BUFFER_TYPE: Final = _struct(
     buffer_time_ms=_LONG,
 )
 
-SUPPRESS_VALUE: Final = Structure(
-    _BUFFER_TYPE, lambda data, version: _buffer(buffer_value(data, version))
-)
-JOIN_BUFFER_VALUE: Final = Structure(_BUFFER_TYPE, lambda data, _: _buffer(join_buffer_value(data)))
+SUPPRESS_VALUE: Final = Structure(_BUFFER_TYPE, buffer_value)
+JOIN_BUFFER_VALUE: Final = Structure(_BUFFER_TYPE, lambda data, _: join_buffer_value(data))
 JOIN_BUFFER_KEY: Final = Structure(
     _struct(timestamp_ms=_LONG, key=_BINARY, sequence_number=_INT),
-    lambda data, _: asdict(join_buffer_key(data)),
+    lambda data, _: join_buffer_key(data),
 )
 SUBSCRIPTION_KEY: Final = Structure(
-    _struct(foreign_key=_BINARY, primary_key=_BINARY),
-    lambda data, _: asdict(subscription_key(data)),
+    _struct(foreign_key=_BINARY, primary_key=_BINARY), lambda data, _: subscription_key(data)
 )
 SUBSCRIPTION_VALUE: Final = Structure(
     _struct(
         version=_INT, instruction=_TEXT, hash=_BINARY, primary_key=_BINARY, primary_partition=_INT
     ),
-    lambda data, _: asdict(subscription(data)),
+    lambda data, _: subscription(data),
 )
 OUTER_JOIN_KEY: Final = Structure(
-    _struct(timestamp_ms=_LONG, side=_TEXT, key=_BINARY),
-    lambda data, _: asdict(outer_join_key(data)),
+    _struct(timestamp_ms=_LONG, side=_TEXT, key=_BINARY), lambda data, _: outer_join_key(data)
 )
 OUTER_JOIN_VALUE: Final = Structure(
-    _struct(values=ArrayType(StructType([*_struct(side=_TEXT, value=_BINARY)]))),
-    lambda data, _: {"values": [each and asdict(each) for each in outer_join_values(data)]},
+    _struct(values=pa.list_(_struct(side=_TEXT, value=_BINARY))),
+    lambda data, _: outer_join_values(data),
 )
-
-
-def taken_apart(column: Column, structure: Structure, version: Column | None = None) -> Column:
-    """STRUCT<found: STRUCT<the structure's columns>, problem: STRING>, NULL for NULL.
-
-    Where the bytes have another layout, `found` is NULL and `problem` says what was found.
-    """
-    result = StructType([StructField("found", structure.type), StructField("problem", _TEXT)])
-    each = _each(structure.read, to_arrow_type(result))
-    # The stubs of pyspark have no form for a struct; it is in the documentation.
-    function = F.arrow_udf(each, result)  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return function(column, F.lit(None).cast("binary") if version is None else version)
-
-
-def _each(
-    read: Callable[[bytes, bytes | None], dict[str, object]], kind: pa.DataType
-) -> Callable[[pa.Array, pa.Array], pa.Array]:
-    def one(data: bytes | None, version: bytes | None) -> dict[str, object] | None:
-        if data is None:
-            return None
-        try:
-            return {"found": read(data, version), "problem": None}
-        except StructureError as error:
-            return {"found": None, "problem": str(error)}
-
-    def each(data: pa.Array, version: pa.Array) -> pa.Array:
-        pairs = zip(data.to_pylist(), version.to_pylist(), strict=True)
-        return pa.array([one(*pair) for pair in pairs], type=kind)
-
-    return each

@@ -7,15 +7,14 @@ nor its keys in the configuration of the JVM.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.model.data_files import renumbered
 from kstreams_assets.offsets import OffsetRuns
-from kstreams_assets.store import StorePath, fetched, readable
-from kstreams_assets.warehouse.records import renumbered
+from kstreams_assets.store import StorePath, store_at
 from spark_resources.work import NOT_RENUMBERED, Renumbering
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def read_files(
             for chosen in (older, others)
         ]
         return frames[0].unionByName(frames[1])
-    if not older and all(isinstance(file, Path) for file in files):
+    if not older and all(store_at(file).on_disk for file in files):
         reader = spark.read if schema is None else spark.read.schema(schema)
         rows = reader.parquet(*map(str, files))
         return _with_windows(rows, files, windows) if windows else rows
@@ -65,7 +64,7 @@ def read_files(
         # Parsed by the server: pyspark's own parser wants a JVM in this process.
         wanted = spark.createDataFrame([], schema).schema
     else:
-        wanted = schema or from_arrow_schema(pq.read_schema(readable(files[0])))
+        wanted = schema or from_arrow_schema(pq.read_schema(store_at(files[0]).readable()))
     if windows:
         wanted = StructType([*wanted.fields, StructField("window", StringType())])
     columns = to_arrow_schema(wanted)
@@ -105,7 +104,7 @@ class _Reader:
         self, path: StorePath, window: str | None, runs: OffsetRuns | None
     ) -> Iterator[pa.RecordBatch]:
         with (
-            fetched(path) as local,
+            store_at(path).fetched() as local,
             pq.ParquetFile(local, page_checksum_verification=True) as file,
         ):
             there = [name for name in self.columns.names if name in file.schema_arrow.names]

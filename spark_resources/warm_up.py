@@ -32,7 +32,7 @@ _ROUNDS: Final = 6
 _AT_MOST_S: Final = 30.0
 _RECORDS: Final = 2_000
 _KEYS: Final = 100
-_LIMITS: Final = RuleLimits(timeout_s=60.0)
+_LIMITS: Final = RuleLimits(timeout_seconds=60.0)
 _FORMAT: Final = StoreFormat(
     key=Format(Encoding.STRING),
     value=Format(Encoding.JSON, schema="id STRING, amount BIGINT"),

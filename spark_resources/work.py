@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kstreams_assets.app.store_format import StoreFormat
+from kstreams_assets.model.data_files import SpanFile
 from kstreams_assets.offsets import OffsetRange, OffsetRuns, TopicPartitionId
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.records import SpanFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,14 +137,3 @@ class SnapshotRows:
 
 Content = LoggedRows | SnapshotRows
 """The rows of a view that completeness rules can name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The first rows that a query returned, as text; null is None."""
-
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str | None, ...], ...] = ()
-
-
-NO_SAMPLE: Final = Sample()

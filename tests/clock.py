@@ -13,6 +13,6 @@ def freeze_time(moment: datetime) -> Iterator[None]:
     """It is this moment."""
     with (
         freeze_dagster(moment),
-        mock.patch("kstreams_assets.warehouse.calendar.now", return_value=moment),
+        mock.patch("kstreams_assets.calendar.now", return_value=moment),
     ):
         yield

@@ -1,8 +1,13 @@
 """Fixtures for all tests."""
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.streams.cluster import kafka_cluster
+from tests.streams.cluster import cluster, kafka_cluster
+from tests.streams.guarded import guarded_cluster
 from tests.streams.spark import (
     pytest_addoption,
     pytest_configure,
@@ -10,15 +15,27 @@ from tests.streams.spark import (
     spark,
     spark_cluster,
 )
-from tests.streams.workbench import closed_in_order, workbench
+from tests.streams.workbench import closed_in_order, on_spark, workbench
 
 # How long an example takes says nothing on a busy machine; the timeout of a test holds.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Nothing is synced: a killed process loses no file, and `test_power_cut` has its own one."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _handle: None)
+        yield
+
+
 __all__ = [
     "closed_in_order",
+    "cluster",
+    "guarded_cluster",
     "kafka_cluster",
+    "on_spark",
     "pytest_addoption",
     "pytest_configure",
     "pytest_unconfigure",

@@ -37,7 +37,7 @@ def test_of_many_findings_the_first_are_shown_and_the_rest_is_counted() -> None:
 
 def test_what_was_not_judged_is_said_of_a_check_that_passed() -> None:
     found = passed("complete", "orders", "4 records.", not_judged=["no limit is declared."])
-    assert found.explanation == "4 records. Not judged: no limit is declared."
+    assert found.explanation == "4 records. Not evaluated: no limit is declared."
 
 
 def test_what_cannot_be_verified_is_neither_passed_nor_red() -> None:

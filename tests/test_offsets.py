@@ -47,10 +47,8 @@ def test_questions(ranges: list[OffsetRange], start: int, end: int) -> None:
     asked = set(range(start, end))
 
     assert found.holds(start) == (start in known)
-    assert found.meets(start, end) == bool(asked & known)
     assert found.covers(start, end) == (asked <= known)
     assert offsets(found.clip(start, end)) == asked & known
-    assert offsets(found.gaps(start, end)) == asked - known
     assert found.reach(start) == next(at for at in range(start, TOP + 2) if at not in known)
     following = [one.start for one in found if one.start > start]
     assert found.next_start(start) == (following[0] if following else None)

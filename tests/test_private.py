@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets import lease
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.lease import _tasks_file
 from kstreams_assets.private import private_folder, why_not_private
-from kstreams_assets.store import ObjectPath
+from kstreams_assets.store import ObjectPath, locks
+from kstreams_assets.store.locks import _tasks_file
 
 LOCK = ObjectPath.at("s3://backups/shop/.locks/orders.lock")
 OTHER = 65534
@@ -94,7 +93,7 @@ class TestLocksOfTasks:
         why: str,
     ) -> None:
         prepare(usual)
-        monkeypatch.setattr(lease, "_task_folders", lambda: iter([usual]))
+        monkeypatch.setattr(locks, "_task_folders", lambda: iter([usual]))
         with pytest.raises(ConfigurationError, match=why) as raised:
             _tasks_file(LOCK)
         assert "set TMPDIR to a folder that belongs to this user alone" in str(raised.value)

@@ -17,22 +17,9 @@ from pathlib import Path
 import dagster as dg
 
 from examples.demo.control import totals, uninterrupted
-from examples.demo.live import (
-    RATE,
-    DemoError,
-    await_drained,
-    await_windows,
-    followed,
-    start_engine,
-)
+from examples.demo.live import RATE, DemoError, await_drained, await_windows, followed, start_engine
 from examples.demo.place import APPLICATION_ID, CONFIG, DEFS, Place
-from examples.demo.report import (
-    DemoReport,
-    Finding,
-    backup_findings,
-    print_windows,
-    rule_findings,
-)
+from examples.demo.report import DemoReport, Finding, backup_findings, print_windows, rule_findings
 from examples.demo.restoring import Restored, loaded_definitions, restore
 from examples.demo.shop import Shop
 from examples.order_processor.application import OrderProcessor, create_topics
@@ -44,13 +31,12 @@ from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import Window
 from kstreams_assets.orchestration.reports import Reporter
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.finish import finish
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Window
 
 _CUSTOMERS = 1_000
 _AFTERWARDS_S = 10
@@ -113,9 +99,7 @@ class _Story:
         return DemoReport(
             orders=orders,
             acknowledged_before_the_loss=len(shop.places),
-            recovery_points=len(
-                RecoveryPointTable(settings.warehouse).instants(settings.application_id)
-            ),
+            recovery_points=len(Repository.open(settings).points.instants()),
             restored_point=point.id,
             restored_point_guarantee=point.guarantee,
             recovery_point_age_s=(lost_ms - point.taken_at_ms) / 1000,
@@ -165,7 +149,7 @@ class _Story:
         """What the follower has backed up of closed windows, as the sensor tells Dagster of it."""
         with dg.DagsterInstance.get() as instance:
             reported = Reporter(settings, instance).report(None).reported
-        ledger = Ledger(settings.warehouse, settings.application_id)
+        ledger = Repository.open(settings).ledger
         backups = recorded_backups(settings, ledger.of_windows({w.key for w in windows}))
         checks = [check for backup in backups for check in judge(backup, settings.application)]
         print_windows(backups, checks)
@@ -222,8 +206,8 @@ class _Story:
 
 
 def _point(settings: ApplicationSettings, restored: Restored) -> RecoveryPoint:
-    table = RecoveryPointTable(settings.warehouse)
-    (point,) = table.load(settings.application_id, [restored.restore.point_id])
+    table = Repository.open(settings).points
+    (point,) = table.load([restored.restore.point_id])
     return point
 
 

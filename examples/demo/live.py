@@ -12,11 +12,11 @@ from examples.demo.place import DEFS
 from examples.demo.shop import Shop
 from kstreams_assets.backup.follow import status_of, trouble_of
 from kstreams_assets.backup.requests import window_statuses
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.spans import Window
 
 RATE: Final = 2_000.0
 _WINDOW_S: Final = 60.0

@@ -8,8 +8,8 @@ from pathlib import Path
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.checks import Evaluation
 from kstreams_assets.cli.output import print_table
-from kstreams_assets.completeness.result import RuleResult
-from kstreams_assets.warehouse.spans import SpanResult, Window
+from kstreams_assets.model.rule_results import RuleResult
+from kstreams_assets.model.spans import SpanResult, Window
 
 
 @dataclass(frozen=True, slots=True)

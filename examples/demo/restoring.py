@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import dagster as dg
 
 from examples.demo.live import DemoError
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.completeness.on_restores import results_of_restore
-from kstreams_assets.completeness.result import RuleResult
+from kstreams_assets.model.restores import RestoreState, StoredRestore
+from kstreams_assets.model.rule_results import RuleResult
 from kstreams_assets.orchestration.keys import folded, group, restore_completeness_key
+from kstreams_assets.repository.coverage import newest_restorable
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 
 _QUIET = {"console": {"config": {"log_level": "ERROR"}}}
 
@@ -47,14 +50,17 @@ def restore(
     bootstrap_servers: str,
     instance: dg.DagsterInstance,
 ) -> Restored:
-    """Materialise every restore asset of the application onto a cluster, newest exact point.
+    """Restore the window of the newest restorable point of the application onto a cluster.
 
-    The definitions may be those of the lost cluster: where to goes with the run.
+    The definitions may be those of the lost cluster: the target goes with the run.
 
     Raises:
         DemoError: The run did not come to its end, in Dagster's words.
     """
     application_id = settings.application_id
+    point = newest_restorable(settings).enough
+    if point is None:
+        raise DemoError("No recovery point can be restored.")
     began = time.monotonic()
     result = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
         instance=instance,
@@ -71,9 +77,10 @@ def restore(
                 }
             },
         },
+        partition_key=WindowCalendar(settings.windows).key_at(point.taken_at_ms),
         raise_on_error=False,
     )
-    found = RestoresTable(settings.warehouse).of_run(application_id, result.run_id)
+    found = Repository.open(settings).restores.of_run(result.run_id)
     if not result.success or not found or found[0].state is not RestoreState.COMMITTED:
         failed = [
             f"{event.step_key}: {event.event_specific_data.error_display_string}"  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]

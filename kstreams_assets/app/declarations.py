@@ -1,18 +1,18 @@
 """What the user says about an application, and the model of it while it is being classified."""
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kstreams_assets.app.model import (
     AppTopic,
-    Finding,
     Store,
     StreamsApplication,
     TopicEdge,
     TopicRole,
     TopicRoles,
 )
+from kstreams_assets.checks import Finding
 from kstreams_assets.errors import ConfigurationError
 
 
@@ -110,6 +110,14 @@ class Declarations:
             if topic is not None
         )
 
+    @property
+    def topic_keys(self) -> tuple[str, ...]:
+        """The keys of the YAML below which names of topics are."""
+        of_stores = (
+            f"stores.{name}.{key}" for name in self.stores for key in ("changelog", "source_topic")
+        )
+        return ("topics", "inputs", "outputs", "not_mine", *of_stores)
+
     def denies(self, topic: str, role: TopicRole) -> bool:
         """Whether the user says that this topic does not play this role."""
         if topic in self.not_mine:
@@ -120,8 +128,13 @@ class Declarations:
 NOTHING_DECLARED = Declarations()
 
 
-def require_known(kind: str, names: Collection[str], known: Collection[str], where: str) -> None:
-    """Raise ConfigurationError for the first of `names` (sorted) that is not `known`."""
+def require_known(
+    kind: str, names: Collection[str], known: Collection[str], where: str, *, keys: Sequence[str]
+) -> None:
+    """Raise ConfigurationError for the first of `names` (sorted) that is not `known`.
+
+    `keys` are those of the YAML below which the names are written.
+    """
     for name in sorted(names):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -129,6 +142,8 @@ def require_known(kind: str, names: Collection[str], known: Collection[str], whe
             raise ConfigurationError(
                 f"The declared {kind} {name!r} is not in {where}{hint}.",
                 remedy=f"Correct the name of the {kind} in the declarations, or remove it there.",
+                keys=keys,
+                value=name,
             )
 
 
@@ -162,7 +177,7 @@ class ApplicationDraft:
 
     def add_finding(self, subject: str, statement: str, remedy: str) -> None:
         """Add something for a person to confirm."""
-        finding = Finding(subject=subject, statement=statement, remedy=remedy)
+        finding = Finding(subject, statement, action=remedy)
         if finding not in self._findings:
             self._findings.append(finding)
 

@@ -10,13 +10,7 @@ from kstreams_assets.app.declarations import (
     require_known,
 )
 from kstreams_assets.app.flow import without_cycles
-from kstreams_assets.app.model import (
-    Store,
-    StreamsApplication,
-    TopicEdge,
-    TopicRole,
-    TopicRoles,
-)
+from kstreams_assets.app.model import Store, StreamsApplication, TopicEdge, TopicRole, TopicRoles
 from kstreams_assets.app.names import (
     BROKER_TOPICS,
     is_internal_name,
@@ -166,7 +160,9 @@ def application_from_cluster(
     """
     draft = ApplicationDraft(application_id, declarations)
     named = declarations.topics | {topic for _, topic in declarations.store_topics()}
-    require_known("topic", named | declarations.not_mine, facts.topics, "the cluster")
+    named_at_all = named | declarations.not_mine
+    keys = declarations.topic_keys
+    require_known("topic", named_at_all, facts.topics, "the cluster", keys=keys)
     _add_described(draft, facts, declarations)
     _add_internal(draft, facts, declarations)
     _add_external(draft, facts)
@@ -329,7 +325,7 @@ def _tell_what_is_not_seen(draft: ApplicationDraft, facts: ClusterFacts) -> None
         draft.add_finding(
             draft.application_id,
             f"Group {draft.application_id} has committed no offsets (it has just started, or never"
-            " ran): what it reads is not known. Recovery points of this definition would lack its"
+            " ran), so its inputs are unknown. Recovery points of this definition would miss its"
             " inputs.",
             "Discover again once the application has processed records, or give the text of"
             " Topology.describe(), or declare its inputs.",

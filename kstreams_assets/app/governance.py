@@ -1,43 +1,137 @@
 """What is declared of an application, to be compared with its cluster. Pure."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from typing import Annotated, Final, Self
+
+from pydantic import Field
+
+from kstreams_assets.app.declarations import require_known
+from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.names import internal_topic
+from kstreams_assets.block import Block, CronText
+
+_HOUR_MS: Final = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """From where on numbers are findings; times in milliseconds, shares between 0 and 1.
+class Limits(Block):
+    """From where on numbers are findings; what is not given is not looked at."""
 
-    None is not looked at. `store_growth` is how much a store may grow from one window to the next,
-    as a share of its rows.
+    max_lag_records: int | None = Field(
+        default=None,
+        ge=0,
+        description="How many records the application may be behind in one topic.",
+        examples=[100_000],
+    )
+    max_tombstone_share: float | None = Field(
+        default=0.9,
+        ge=0,
+        le=1,
+        description="Share of tombstones among the records of a changelog, 0 to 1.",
+    )
+    max_store_growth: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Share by which a store's rows may grow from one window to the next.",
+        examples=[0.5],
+    )
+    max_partition_share: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Largest share of a topic's records that one partition may get (a hot key).",
+        examples=[0.6],
+    )
+
+
+class Governance(Block):
+    """What is declared of the application, to be compared with its cluster.
+
+    Lists are all that there may be. Internal topics go by their full names, or without the
+    application id. Owners and recovery objectives have their own places in the YAML (`owners`,
+    `recovery_points.objective_seconds`, `drill`). What is not given is not declared, derived or not
+    judged.
     """
 
-    max_lag_records: int | None = None
-    max_tombstone_share: float | None = 0.9
-    max_store_growth: float | None = None
-    max_partition_share: float | None = None
-    """The largest share of an input's records that one partition may get (a hot key)."""
+    inputs: tuple[str, ...] | None = Field(
+        default=None, description="Every topic that it may read, global tables included."
+    )
+    outputs: tuple[str, ...] | None = Field(
+        default=None, description="Every topic that it may write."
+    )
+    stores: tuple[str, ...] | None = Field(
+        default=None, description="Every state store, global ones included."
+    )
+    internal_topics: tuple[str, ...] | None = Field(
+        default=None,
+        description="Every internal topic that there may be.",
+        examples=[["order-totals-changelog", "orders-by-customer-repartition"]],
+    )
+    partitions: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default={}, description="Number of partitions, by topic.", examples=[{"orders": 12}]
+    )
+    replication_factor: int | None = Field(
+        default=None,
+        ge=1,
+        description="Fewest replicas of internal topics; without it 3 where there are three"
+        " brokers.",
+        examples=[3],
+    )
+    min_insync_replicas: int | None = Field(
+        default=None,
+        ge=1,
+        description="Lowest min.insync.replicas of internal topics; without it 2 of three"
+        " replicas.",
+        examples=[2],
+    )
+    rebuild_hours: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="How far back inputs must reach to rebuild the application from them.",
+        examples=[168],
+    )
+    limits: Limits = Field(default=Limits(), description="From where on numbers are findings.")
+    every: CronText | None = Field(
+        default=None,
+        description="Cron schedule of the checks (UTC); without it, they are run by hand.",
+        examples=["0 6 * * *"],
+    )
 
+    @property
+    def rebuild_ms(self) -> int | None:
+        """How far back inputs must reach to rebuild the application from them."""
+        return None if self.rebuild_hours is None else round(self.rebuild_hours * _HOUR_MS)
 
-@dataclass(frozen=True, slots=True)
-class Governance:
-    """The declaration of one application; None and empty mean: not declared, derived or not judged.
+    def of(self, application: StreamsApplication) -> Self:
+        """The same with internal topics under their names on the cluster.
 
-    `stores`, `inputs`, `outputs` and `internal_topics` are all that there may be, by name.
-    `partitions` are partition counts by topic. `replication_factor` and `min_insync_replicas` are
-    the lowest that internal topics may have. `rebuild_ms` is how far back inputs must reach to
-    rebuild the application from them (milliseconds).
-    """
+        Raises:
+            ConfigurationError: A topic or store that the application does not have.
+        """
+        topics, where = application.topics, f"application {application.application_id}"
+        internal = {topic.name for topic in topics if topic.is_internal}
 
-    inputs: frozenset[str] | None = None
-    outputs: frozenset[str] | None = None
-    stores: frozenset[str] | None = None
-    internal_topics: frozenset[str] | None = None
-    partitions: tuple[tuple[str, int], ...] = ()
-    replication_factor: int | None = None
-    min_insync_replicas: int | None = None
-    rebuild_ms: int | None = None
-    limits: Limits = field(default_factory=Limits)
-    every: str | None = None
-    """Cron schedule of the checks; None for checks by hand only."""
-    declared: bool = False
-    """Whether the YAML has a block `governance`; without one only what always holds is judged."""
+        def full(name: str, known: Collection[str]) -> str:
+            whole = internal_topic(application.application_id, name)
+            return whole if whole in known and name not in known else name
+
+        def with_roles(*roles: TopicRole) -> set[str]:
+            return {topic.name for topic in topics if topic.roles & set(roles)}
+
+        def require(
+            kind: str, key: str, names: Collection[str] | None, known: Collection[str]
+        ) -> None:
+            require_known(kind, names or (), known, where, keys=[f"governance.{key}"])
+
+        require("input", "inputs", self.inputs, with_roles(TopicRole.INPUT, TopicRole.GLOBAL))
+        require("output", "outputs", self.outputs, with_roles(TopicRole.OUTPUT))
+        require("store", "stores", self.stores, {store.name for store in application.stores})
+        named = self.internal_topics and tuple(
+            full(name, internal) for name in self.internal_topics
+        )
+        require("internal topic", "internal_topics", named, internal)
+        known = {topic.name for topic in topics}
+        counts = {full(name, known): count for name, count in self.partitions.items()}
+        require("topic of governance.partitions", "partitions", counts, known)
+        return self.model_copy(update={"internal_topics": named, "partitions": counts})

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from kstreams_assets.app.names import name_problem, owner_of
+from kstreams_assets.checks import Finding
 from kstreams_assets.errors import ConfigurationError
 
 
@@ -109,10 +110,23 @@ NO_ROLES: Final = TopicRoles()
 
 
 class BackupMode(StrEnum):
-    """Which roles are backed up: `full` all, `minimal` inputs (with globals) and changelogs."""
+    """Which roles are backed up.
+
+    `full`: all. `minimal`: inputs (with globals) and changelogs. `logs`: inputs (with globals) and
+    outputs.
+    """
 
     FULL = "full"
     MINIMAL = "minimal"
+    LOGS = "logs"
+
+    def includes(self, roles: TopicRoles) -> bool:
+        """Return whether a topic with these roles is backed up."""
+        if self is BackupMode.FULL:
+            return True
+        return not roles.isdisjoint(
+            _SOURCES | (_WRITTEN if self is BackupMode.LOGS else _CHANGELOG)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +141,6 @@ class AppTopic:
     """Sub-topologies that read this topic, or (changelog) own its store."""
     unconfirmed: tuple[str, ...] = field(default=(), compare=False)
     """Why its roles are a guess; empty where they are certain, or confirmed by a person."""
-
-    def has_role(self, role: TopicRole) -> bool:
-        """Whether the topic plays this role."""
-        return role in self.roles
 
     @property
     def is_internal(self) -> bool:
@@ -155,15 +165,6 @@ class TopicEdge:
 
     source: str
     target: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something about the application that a person must confirm, with what to do about it."""
-
-    subject: str
-    statement: str
-    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,7 @@ class StreamsApplication:
     stores: tuple[Store, ...] = ()
     edges: tuple[TopicEdge, ...] = ()
     findings: tuple[Finding, ...] = ()
+    """What a person must confirm."""
     copartitioned: tuple[frozenset[str], ...] = ()
     """Topics that meet in one store, hence need equally many partitions; sorted by names."""
     not_mine: frozenset[str] = frozenset()

@@ -173,21 +173,23 @@ def _check_declarations(
 ) -> None:
     """Every declared name exists; inputs and outputs can only be looked up on a cluster."""
     stores = {store.name for store in draft.stores}
-    require_known("store", declarations.stores.keys(), stores, "the topology text")
+    require_known("store", declarations.stores.keys(), stores, "the topology text", keys=["stores"])
     store_topics = {topic for _, topic in declarations.store_topics()}
     sources = {d.source_topic for d in declarations.stores.values() if d.source_topic is not None}
     in_text = draft.topics - store_topics | resolution.topics
     if cluster_topics is not None:
         named = declarations.topics | declarations.not_mine | store_topics
         known = in_text | cluster_topics.keys()
-        require_known("topic", named, known, "the topology text or on the cluster")
+        where = "the topology text or on the cluster"
+        require_known("topic", named, known, where, keys=declarations.topic_keys)
         return
     additions = declarations.inputs | declarations.outputs
     # not_mine names what the text does not: left-over changelogs, topics that are no longer read.
     named = declarations.topic_roles.keys() | sources
     unknown = {t for t in named if not _matches_a_pattern(resolution.topology, t)}
     known = in_text | additions | store_topics - sources
-    require_known("topic", unknown, known, "the topology text (additions go to inputs or outputs)")
+    where = "the topology text (additions go to inputs or outputs)"
+    require_known("topic", unknown, known, where, keys=declarations.topic_keys)
 
 
 def _matches_a_pattern(topology: Topology, topic: str) -> bool:

@@ -1,11 +1,14 @@
 """Completeness rules and recomputed stores, as they are declared. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from pydantic import Field, model_validator
+
 from kstreams_assets.app.store_format import Format
+from kstreams_assets.block import Block
 from kstreams_assets.checks import Severity
 
 
@@ -22,23 +25,44 @@ class Place(StrEnum):
     RESTORE = "restore"
 
 
-DEFAULT_TIMEOUT_S: Final = 1800.0
+_MOST: Final = 2_000_000_000
+"""What Spark can count and hold by one number of 32 bits."""
+_MIB: Final = 1024**2
 
 
-@dataclass(frozen=True, slots=True)
-class RuleLimits:
-    """What the queries of a rule may use; each is ended at the first limit that it reaches.
+class RuleLimits(Block):
+    """What a rule or a recomputation may use; a query is ended at the first limit it reaches."""
 
-    `timeout_s` are seconds for each. No more than `rows` in violation are counted. `memory_bytes`
-    may a table take that Spark holds in memory for a join, and all rows together that are shown.
-    """
+    timeout_seconds: float = Field(
+        default=1800.0,
+        gt=0,
+        le=threading.TIMEOUT_MAX,
+        description="After how long its query is ended; the rule has then failed.",
+    )
+    max_rows: int = Field(
+        default=1_000_000,
+        ge=1,
+        le=_MOST,
+        description="How many rows in violation are counted; of more it is said that there are"
+        " more.",
+    )
+    max_memory_mib: int = Field(
+        default=512,
+        ge=1,
+        le=_MOST,
+        description="How much a table that Spark holds in memory for a join may take, and the rows"
+        " that are shown; the rule has failed where they take more.",
+    )
 
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    rows: int = 1_000_000
-    memory_bytes: int = 512 * 1024**2
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory a table may take for a join, and all rows together that are shown."""
+        return self.max_memory_mib * _MIB
 
-
-EVERYWHERE: Final = frozenset(Place)
+    @property
+    def limits(self) -> "RuleLimits":
+        """These alone."""
+        return RuleLimits(**{name: getattr(self, name) for name in RuleLimits.model_fields})
 
 
 class Scope(StrEnum):
@@ -65,26 +89,59 @@ class RepeatEffect:
     counts: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CompletenessRule:
-    """One rule; it holds when `sql` returns no row.
+class DeclaredRule(RuleLimits):
+    """One completeness rule: `sql`, or `balance` as its short form.
 
-    `sql` is Spark SQL over the views `views` (see `completeness.view`). `balance` is the short form
-    it was made from, as the user wrote it. `blocking`: a violation on a restored cluster keeps the
-    group offsets from being committed. `line` is where it begins in the YAML. `limits` are what
-    its query may use.
+    `sql` returns the rows in violation; it is Spark SQL over views that are named after topics and
+    stores. `balance` is an equation of counts (`a.v1`), sums (`sum(a.v1.amount)`) and records in
+    flight (`in_flight(a)`).
     """
 
-    name: str
-    sql: str
+    name: str = Field(description="Name of the rule, and of its asset check.")
+    sql: str | None = Field(default=None, description="Returns the rows in violation.")
+    balance: str | None = Field(
+        default=None,
+        description="Left side == right side, of topics and stores joined by + and -.",
+        examples=["orders.created.v1 == orders.risk-candidates.v1 + orders.error.v1"],
+    )
+    per: str | None = Field(
+        default=None,
+        description="Balance for each value of this column (_key for the record key); in total"
+        " without it.",
+    )
+    scope: Scope = Field(
+        default=Scope.EVERYTHING,
+        description="Whether everything up to the point counts, or what is new since the window"
+        " before.",
+    )
+    severity: Severity = Field(default=Severity.ERROR, description="error or warn.")
+    blocking: bool = Field(
+        default=True,
+        description="Whether a violation on a restored cluster keeps the group offsets away.",
+    )
+    on: list[Place] = Field(
+        default=list(Place), description="Where it is evaluated: backup, ktables, restore."
+    )
+    description: str = Field(default="", description="What it says, in words.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_on(cls, said: object) -> object:
+        """YAML of version 1.1 takes a bare `on` for true."""
+        if isinstance(said, dict) and True in said:
+            return {"on" if key is True else key: value for key, value in said.items()}
+        return said
+
+
+class CompletenessRule(DeclaredRule):
+    """One rule as it is evaluated; it holds when `query` returns no row.
+
+    `query` is Spark SQL over the views `views` (see `rules.view`): `sql`, or what `balance`
+    means. `line` is where it begins in the YAML.
+    """
+
+    query: str
     views: tuple[str, ...]
-    balance: str | None = None
-    scope: Scope = Scope.EVERYTHING
-    severity: Severity = Severity.ERROR
-    blocking: bool = True
-    on: frozenset[Place] = EVERYWHERE
-    description: str = ""
-    limits: RuleLimits = RuleLimits()
     line: int | None = None
     repeats: RepeatEffect | None = None
     """Of a balance."""
@@ -98,33 +155,49 @@ class TopicFormat:
     value: Format
 
 
-@dataclass(frozen=True, slots=True)
-class WindowedBy:
-    """Tumbling or hopping windows of a recomputed store, in milliseconds."""
+class WindowedBy(Block):
+    """Tumbling or hopping windows of a recomputed store."""
 
-    size_ms: int
-    advance_ms: int
-    grace_ms: int
+    size_ms: int = Field(description="Length of a window.")
+    advance_ms: int | None = Field(default=None, description="Of hopping windows; else the length.")
+    grace_ms: int = Field(default=0, description="How late records may be.")
+
+    @property
+    def step_ms(self) -> int:
+        """From the start of one window to that of the next."""
+        return self.size_ms if self.advance_ms is None else self.advance_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Recomputation:
+class DeclaredRecomputation(RuleLimits):
+    """How a store of counts or sums follows from one input topic."""
+
+    source: str = Field(description="The input topic.")
+    key: str = Field(
+        default="_key", description="SQL expression over its view that gives the store's key."
+    )
+    values: str | dict[str, str] = Field(
+        default="count(*)",
+        description="count(*) or sum(...); by field where the value has several.",
+        examples=[{"count": "count(*)", "total_cents": "sum(amount_cents)"}],
+    )
+    where: str = Field(default="", description="SQL condition: which records count.")
+    through: str | None = Field(
+        default=None, description="The repartition topic between the two, if there is one."
+    )
+    windowed_by: WindowedBy | None = Field(default=None, description="Windows of a windowed store.")
+
+    @property
+    def aggregates(self) -> dict[str, str]:
+        """The aggregates by field of the value; the name is empty where it is one number."""
+        return {"": self.values} if isinstance(self.values, str) else self.values
+
+
+class Recomputation(DeclaredRecomputation):
     """A store of counts and sums, to be recomputed from one input topic.
 
-    `key` is a SQL expression over the view of `source` that gives the store's key, `where` which
-    records count. `values` are aggregates, `count(*)` or `sum(...)`, by field of the value; the
-    name is empty where the whole value is one number. `limits` are what its query may use.
-    `through` is the repartition topic between
-    the two: its records in flight are not in the store yet. `windowed_by` is set for windowed
-    stores. `line` is where it stands in the YAML.
+    The records in flight in `through` are not in the store yet. `line` is where it stands in the
+    YAML.
     """
 
     store: str
-    source: str
-    key: str
-    values: Mapping[str, str] = field(default_factory=dict)
-    where: str = ""
-    through: str | None = None
-    windowed_by: WindowedBy | None = None
     line: int | None = None
-    limits: RuleLimits = RuleLimits()

@@ -4,16 +4,8 @@ import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from kstreams_assets.app.model import (
-    AppTopic,
-    BackupMode,
-    StreamsApplication,
-    TopicRole,
-    TopicRoles,
-)
+from kstreams_assets.app.model import AppTopic, BackupMode, StreamsApplication
 from kstreams_assets.errors import ConfigurationError
-
-_MINIMAL = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL, TopicRole.CHANGELOG})
 
 
 def select_topics(
@@ -37,8 +29,7 @@ def select_topics(
     selected = tuple(
         topic
         for topic in application.topics
-        if topic.name not in excluded
-        and (mode is BackupMode.FULL or topic.roles & _MINIMAL or topic.name in included)
+        if topic.name not in excluded and (mode.includes(topic.roles) or topic.name in included)
     )
     if not selected:
         raise ConfigurationError(
@@ -64,6 +55,8 @@ def _matched(
                 f" {application.application_id}{hint}.",
                 remedy="Correct the pattern (full names, case sensitive, * ? [...]) or remove it"
                 f" from {setting}.",
+                keys=[setting],
+                value=pattern,
             )
         matched |= hits
     return frozenset(matched)

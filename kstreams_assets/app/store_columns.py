@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.app.store_format import BUFFERS, Encoding, Format, StoreFormat, StoreKind
 
 _TOKEN: Final = re.compile(r"`[^`]+`|'(?:[^'\\]|\\.)*'|[A-Za-z_0-9]+|[<>(),:]")
 _NAME: Final = re.compile(r"`[^` ,;{}()\n\t=]+`|[A-Za-z_][A-Za-z_0-9]*")
@@ -17,17 +17,45 @@ _ATOMIC: Final = frozenset(
     {*_WHOLE, *_TIMES, "FLOAT", "REAL", "DOUBLE", "BOOLEAN", "STRING", "BINARY"}
 )
 _DECIMAL: Final = frozenset({"DECIMAL", "DEC", "NUMERIC"})
+_SAME: Final = {
+    "BYTE": "TINYINT",
+    "SHORT": "SMALLINT",
+    "INTEGER": "INT",
+    "LONG": "BIGINT",
+    "REAL": "FLOAT",
+    "TIMESTAMP_LTZ": "TIMESTAMP",
+}
+"""Types that have two names."""
 _MOST_DIGITS: Final = 38
 _END: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaField:
-    """A field; `fields` are those of a struct, `type` is the type as it was written."""
+class SchemaType:
+    """A type: its name in upper case, and what it is made of.
+
+    `fields` are those of a struct, `element` the type of an array's elements or of a map's values,
+    `digits` precision and scale of a decimal.
+    """
 
     name: str
     fields: tuple["SchemaField", ...] = ()
+    element: "SchemaType | None" = None
+    digits: tuple[int, int] = (10, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaField:
+    """A field; `type` is the type as it was written."""
+
+    name: str
+    kind: SchemaType
     type: str = field(default="", compare=False)
+
+    @property
+    def fields(self) -> tuple["SchemaField", ...]:
+        """The fields of a struct."""
+        return self.kind.fields
 
     def paths(self) -> Iterator[str]:
         """The field and all below it, dotted."""
@@ -100,9 +128,9 @@ class _Parser:
                 _refuse(token, "a name that is not there yet (upper and lower case are one)")
             self._skip(":")
             begin = self._at
-            inner = self._type()
+            kind = self._type()
             written = "".join(token.text for token in self._tokens[begin : self._at])
-            found[name.lower()] = SchemaField(name, inner, written)
+            found[name.lower()] = SchemaField(name, kind, written)
             if self._skip("COMMENT"):
                 comment = self._take()
                 if not comment.text.startswith("'"):
@@ -117,43 +145,44 @@ class _Parser:
         if token.text != text:
             _refuse(token, repr(text) if text else "the end")
 
-    def _type(self) -> tuple[SchemaField, ...]:
-        """Read one type, and return the fields of a struct."""
+    def _type(self) -> SchemaType:
         token = self._take()
         name = token.text.upper()
         if name == "STRUCT":
             self.expect("<")
             fields = self.fields(">")
             self.expect(">")
-            return fields
+            return SchemaType(name, fields)
         if name == "ARRAY":
             self.expect("<")
-            self._type()
+            element = self._type()
             self.expect(">")
-        elif name == "MAP":
-            self._map()
-        elif name in _DECIMAL:
-            self._digits()
-        elif name not in _ATOMIC:
+            return SchemaType(name, element=element)
+        if name == "MAP":
+            return SchemaType(name, element=self._map_values())
+        if name in _DECIMAL:
+            return SchemaType("DECIMAL", digits=self._digits())
+        if name not in _ATOMIC:
             _refuse(token, "a type such as STRING, BIGINT, DOUBLE, BOOLEAN or STRUCT<...>")
-        return ()
+        return SchemaType(_SAME.get(name, name))
 
-    def _map(self) -> None:
+    def _map_values(self) -> SchemaType:
         self.expect("<")
         key = self._take()
         if key.text.upper() != "STRING":
             _refuse(key, "STRING: keys of a map are names in JSON")
         self.expect(",")
-        self._type()
+        values = self._type()
         self.expect(">")
+        return values
 
-    def _digits(self) -> None:
+    def _digits(self) -> tuple[int, int]:
         if not self._skip("("):
-            return
+            return 10, 0
         precision = self._number(_MOST_DIGITS)
-        if self._skip(","):
-            self._number(precision)
+        scale = self._number(precision) if self._skip(",") else 0
         self.expect(")")
+        return precision, scale
 
     def _number(self, most: int) -> int:
         token = self._take()
@@ -232,15 +261,6 @@ TYPES: Mapping[Encoding, str] = {
 }
 """The type of a decoded column, by encoding."""
 
-_BUFFERS = frozenset(
-    {
-        StoreKind.SUPPRESS,
-        StoreKind.JOIN_BUFFER,
-        StoreKind.SUBSCRIPTION,
-        StoreKind.OUTER_JOIN,
-    }
-)
-
 
 def decoded_columns(store: StoreFormat, side: str) -> list[tuple[str, str]]:
     """Name and type of the decoded column of `key` or `value`, and of each field, dotted.
@@ -249,7 +269,7 @@ def decoded_columns(store: StoreFormat, side: str) -> list[tuple[str, str]]:
     the schema is that of the registry: the table itself tells their fields.
     """
     column = f"decoded_{side}"
-    if store.kind in _BUFFERS:
+    if store.kind in BUFFERS:
         return [(column, "struct")]
     declared: Format = store.key if side == "key" else store.value
     found = [(column, TYPES[declared.encoding])]
@@ -286,19 +306,18 @@ def _plain(value: object) -> str:
     return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
-COMMON_COLUMNS: Final = (
-    "_key",
-    "_value",
-    "_partition",
-    "_offset",
-    "_timestamp",
-    "_timestamp_ms",
-    "_window",
-    "_headers",
-    "_in_flight",
-    "_decode_error",
-)
-"""Columns that every view of completeness rules has."""
+COMMON_TYPES: Final[Mapping[str, str]] = {
+    "_partition": "int",
+    "_offset": "bigint",
+    "_timestamp": "timestamp",
+    "_timestamp_ms": "bigint",
+    "_window": "string",
+    "_headers": "array",
+    "_in_flight": "boolean",
+    "_decode_error": "string",
+}
+COMMON_COLUMNS: Final = ("_key", "_value", *COMMON_TYPES)
+"""Columns that every view of completeness rules has; key and value have types of their own."""
 
 
 def value_columns(fields: Iterable[str], key_parts: Iterable[str] = ()) -> tuple[str, ...]:

@@ -53,6 +53,10 @@ FRAMED = frozenset({Encoding.AVRO, Encoding.PROTOBUF})
 """Encodings whose schemas live in a registry."""
 
 WINDOWED = frozenset({StoreKind.WINDOW, StoreKind.JOIN_WINDOW})
+BUFFERS = frozenset(
+    {StoreKind.SUPPRESS, StoreKind.JOIN_BUFFER, StoreKind.SUBSCRIPTION, StoreKind.OUTER_JOIN}
+)
+"""Kinds of which the structure of keys and values is decoded, and no key has parts."""
 
 _HAVE_RETENTION = frozenset(
     {StoreKind.WINDOW, StoreKind.JOIN_WINDOW, StoreKind.SESSION, StoreKind.VERSIONED}

@@ -221,8 +221,8 @@ class _Lines:
         """Raise ConfigurationError: the line before the current one hides a topic."""
         number, _ = self._lines[self._next - 1]
         raise ConfigurationError(
-            f"Line {number} of the topology text {what}: kafka-streams-groups.sh tells neither"
-            " patterns of inputs nor outputs that are chosen for each record.",
+            f"Line {number} of the topology text {what}: kafka-streams-groups.sh reports neither"
+            " input patterns nor outputs chosen per record.",
             remedy=REMEDY,
         )
 

@@ -1,46 +1,49 @@
 """The whole YAML of an application, and the settings it comes to."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from kstreams_assets.app.declarations import Declarations, require_known
+from kstreams_assets.app.governance import Governance
 from kstreams_assets.app.model import BackupMode, StreamsApplication
 from kstreams_assets.app.roles import application_from_declarations, application_from_topology
+from kstreams_assets.app.rules import DeclaredRule
 from kstreams_assets.app.selection import select_topics
 from kstreams_assets.app.topology import Topology, read_topology
 from kstreams_assets.app_file.blocks import (
-    BackupModel,
-    Block,
-    DrillModel,
-    GovernanceModel,
-    KeepModel,
-    RecoveryPointsModel,
-    RestoreModel,
-    RuleModel,
-    SecondCopyModel,
     SensorStatus,
-    StoreModel,
-    TopicModel,
-    VerifyModel,
-    WindowsModel,
+    StoreBlock,
+    TopicBlock,
     declarations,
-    governance_settings,
-    in_block,
     require_stores,
+    require_targets,
     store_formats,
 )
 from kstreams_assets.app_file.rules import topic_formats, with_rules
 from kstreams_assets.app_file.yaml_lines import yaml_lines
+from kstreams_assets.block import LOCATED, Block
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.settings import ApplicationSettings, DeclaredGuarantee
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import (
+    WAREHOUSE_STORE,
+    ApplicationSettings,
+    BackupSettings,
+    DeclaredGuarantee,
+    DrillSettings,
+    KeepSettings,
+    RecoveryPointSettings,
+    RestoreSettings,
+    SecondCopySettings,
+    TargetSettings,
+    VerifySettings,
+    WindowSchedule,
+)
 from kstreams_assets.store import ObjectStoreSettings
-from kstreams_assets.warehouse.first_seen import first_recorded_ms
 
 
 class ApplicationModel(Block):
@@ -51,51 +54,60 @@ class ApplicationModel(Block):
     """
 
     application_id: str = Field(description="The `application.id` of the application.")
-    connection: Annotated[KafkaConnection, in_block("connection")] = Field(
-        description="How to reach the cluster; secrets as {env: NAME} or {file: PATH}."
+    connection: Annotated[KafkaConnection, LOCATED] = Field(
+        description="How to reach the cluster; secrets as {env: NAME}, {file: PATH} or"
+        " {aws: {name: NAME}}."
     )
     warehouse: str = Field(
         description="Where the tables are: a folder on a local or mounted disk, or"
         " s3://bucket/prefix."
     )
-    object_store: ObjectStoreSettings = Field(
+    object_store: Annotated[ObjectStoreSettings, LOCATED] = Field(
         default=ObjectStoreSettings(),
         description="How the object store of the warehouse is reached.",
     )
-    notes_in: str | None = Field(
-        default=None,
-        description="Another place for what restores and drills note; the warehouse is only read"
-        " then, as a copy of one must be.",
+    object_store_resource: str = Field(
+        default=WAREHOUSE_STORE,
+        pattern=r"^[A-Za-z_]\w*$",
+        description="Key of the S3Resource in Dagster that reaches this store. Applications with"
+        " the same store share it; give an application with another store a key of its own.",
     )
-    windows: WindowsModel = Field(description="How time is cut into windows.")
+    state_in: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices("state_in", "notes_in"),
+        description="Another place for the state of restores and drills, so that the warehouse is"
+        " only read. Required for restores from a copy. Former name: `notes_in`.",
+    )
+    windows: Annotated[WindowSchedule, LOCATED] = Field(description="How time is cut into windows.")
     topology: str | None = Field(
         default=None,
         description="File with the text of Topology.describe(), relative to this one.",
     )
     mode: BackupMode = Field(
         default=BackupMode.FULL,
-        description="`full`: every role; `minimal`: inputs, globals and changelogs.",
+        description="`full`: every role; `minimal`: inputs, globals and changelogs; `logs`: inputs,"
+        " globals and outputs, from which no state can be restored.",
     )
     include: list[str] = Field(default=[], description="Globs of topics the mode leaves out.")
     exclude: list[str] = Field(default=[], description="Globs of topics not to back up.")
-    topics: dict[str, TopicModel] = Field(default={}, description="Roles that win over all else.")
-    stores: dict[str, StoreModel] = Field(
+    topics: dict[str, TopicBlock] = Field(default={}, description="Roles that win over all else.")
+    stores: dict[str, StoreBlock] = Field(
         default={}, description="How stores are read as tables, and what rebuilds them."
     )
-    completeness: list[RuleModel] = Field(
+    completeness: list[DeclaredRule] = Field(
         default=[], description="Rules by which the business knows that nothing is lost."
     )
-    governance: GovernanceModel | None = Field(
+    governance: Governance | None = Field(
         default=None, description="What is declared of the application, compared with the cluster."
     )
-    drill: DrillModel = Field(default=DrillModel(), description="How restore drills go.")
-    second_copy: SecondCopyModel = Field(
-        default=SecondCopyModel(), description="Where a second copy of the warehouse is."
+    drill: DrillSettings = Field(default=DrillSettings(), description="How restore drills go.")
+    second_copy: SecondCopySettings = Field(
+        default=SecondCopySettings(), description="Where a second copy of the warehouse is."
     )
-    verify: VerifyModel = Field(
-        default=VerifyModel(), description="When the warehouse is looked through for damage."
+    verify: VerifySettings = Field(
+        default=VerifySettings(), description="When the warehouse is looked through for damage."
     )
-    schema_registry: Annotated[RegistryConnection | None, in_block("schema_registry")] = Field(
+    schema_registry: Annotated[RegistryConnection | None, LOCATED] = Field(
         default=None,
         description="Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
     )
@@ -110,9 +122,9 @@ class ApplicationModel(Block):
     owners: list[str] = Field(default=[], description="E-mail addresses or team:NAME.")
     tags: dict[str, str] = Field(default={}, description="Tags of every asset.")
     description: str = Field(default="", description="What the application does.")
-    backup: BackupModel = Field(default=BackupModel(), description="How backups are written.")
-    recovery_points: RecoveryPointsModel = Field(
-        default=RecoveryPointsModel(), description="How recovery points are taken and kept."
+    backup: BackupSettings = Field(default=BackupSettings(), description="How backups are written.")
+    recovery_points: RecoveryPointSettings = Field(
+        default=RecoveryPointSettings(), description="How recovery points are taken and kept."
     )
     guarantee: DeclaredGuarantee = Field(
         default=DeclaredGuarantee.AUTO,
@@ -120,11 +132,18 @@ class ApplicationModel(Block):
         " points: exact (exactly_once_v2) or at_least_once. auto: as its newest records show, one"
         " instance without transactions being enough for at_least_once.",
     )
-    keep: KeepModel | None = Field(
-        default=None, description="Which recovery points `expire` keeps; without it, all."
+    keep: KeepSettings | None = Field(
+        default=None,
+        description="Which recovery points `expire` keeps; without it, those that the recorder"
+        " keeps (`recovery_points.keep_all_hours`).",
     )
-    restore: RestoreModel = Field(
-        default=RestoreModel(), description="Where to and how restores go."
+    restore: RestoreSettings = Field(
+        default=RestoreSettings(), description="Where to and how restores go."
+    )
+    targets: dict[str, TargetSettings] = Field(
+        default={},
+        description="Clusters that restores go to, by name: `restore run --target NAME`, and"
+        " `target` in Dagster's launchpad.",
     )
     sensors: SensorStatus = Field(
         default=SensorStatus.STOPPED,
@@ -135,6 +154,7 @@ class ApplicationModel(Block):
         """Everything configured, checked; `folder` is where the YAML `file` lies."""
         application = self.application(folder)
         require_stores(self.stores, application)
+        require_targets(self.restore, self.targets)
         return with_rules(
             self._without_rules(application, folder),
             rules=self.completeness,
@@ -143,8 +163,8 @@ class ApplicationModel(Block):
         )
 
     def _without_rules(self, application: StreamsApplication, folder: Path) -> ApplicationSettings:
-        warehouse = Warehouse.at(self.warehouse, self.object_store, notes_in=self.notes_in)
-        first_seen_ms = partial(first_recorded_ms, warehouse, self.application_id)
+        warehouse = Warehouse.at(self.warehouse, self.object_store, state_in=self.state_in)
+        repo = Repository.of(warehouse, self.application_id)
         return ApplicationSettings(
             application=application,
             topics=select_topics(
@@ -152,20 +172,22 @@ class ApplicationModel(Block):
             ),
             connection=self.connection,
             warehouse=warehouse,
-            windows=self.windows.schedule(first_seen_ms),
-            backup=self.backup.settings(),
-            recovery_points=self.recovery_points.settings(),
+            windows=self.windows.seen_since(repo.first_seen_ms),
+            backup=self.backup,
+            recovery_points=self.recovery_points,
             guarantee=self.guarantee,
-            keep=None if self.keep is None else self.keep.settings(),
-            restore=self.restore.settings(),
+            keep=self.keep,
+            restore=self.restore,
+            targets=dict(self.targets),
             store_formats=store_formats(self.stores),
             without_ktable=frozenset(n for n, model in self.stores.items() if not model.ktable),
             topic_formats=topic_formats(self.topics, application),
-            governance=governance_settings(self.governance, application),
-            drill=self.drill.settings(folder),
-            second_copy=self.second_copy.settings(self.object_store),
-            verify=self.verify.settings(),
+            governance=(self.governance or Governance()).of(application),
+            drill=self.drill.in_folder(folder),
+            second_copy=self.second_copy.beside(self.object_store),
+            verify=self.verify,
             registry=self.schema_registry,
+            object_store_resource=self.object_store_resource,
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),
             tags=dict(self.tags),
@@ -205,7 +227,7 @@ class ApplicationModel(Block):
             )
         where = f"application {self.application_id}"
         topics = {topic.name for topic in application.topics}
-        require_known("topic", said.unconfirmed_topics.keys(), topics, where)
+        require_known("topic", said.unconfirmed_topics.keys(), topics, where, keys=["topics"])
         return application
 
     @property

@@ -4,30 +4,42 @@ import difflib
 import re
 import types
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from kstreams_assets.app_file.model import ApplicationModel
+from kstreams_assets.block import CONTRADICTS, REFUSED, keys_of
 
-_TAGS: Final = frozenset({"str", "int", "float", "bool"})
+_TAGS: Final = frozenset({"str", "int", "float", "bool", "KafkaConnection"})
 _LEADING = re.compile(r"[a-z_]+(?:\.[\w-]+)*")
-_MOST: Final = 20
+CORRECT: Final = "Correct the file."
+_OF_BLOCK: Final = re.compile(r"[a-z_]+(?=[: ])")
+_OF_KEY: Final = re.compile(r"\.[a-z_]+")
+_OUT_OF_BOUNDS: Final = frozenset(
+    {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
+)
+_WORDS: Final = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
+"""What pydantic calls bounds, in the order in which they are told."""
 
 
-def problems_in(root: Node | None, error: ValidationError) -> str:
-    """Where and what, without the values, which may be secrets."""
-    items = error.errors(include_input=False, include_url=False, include_context=False)
-    texts = [
-        _problem(root, ".".join(map(str, item["loc"])), item["type"], item["msg"]) for item in items
-    ]
-    return "; ".join(dict.fromkeys(texts)) + "."
+def problems_in(root: Node | None, error: ValidationError) -> tuple[str, str]:
+    """Where and what, and what to do; without the values, which may be secrets.
+
+    Values are shown of numbers out of bounds, and where a check of a block shows them itself.
+    """
+    found = [_problem(root, item) for item in error.errors(include_url=False)]
+    if len(found) == 1 and found[0][1]:
+        return found[0]
+    texts = [f"{problem} {remedy}".rstrip(". ") for problem, remedy in found]
+    return "; ".join(dict.fromkeys(texts)) + ".", CORRECT
 
 
 def place(root: Node | None, location: str) -> str:
     """`line 7, windows.every` of a location, as far as it is in the YAML."""
-    path, line = _follow(root, location)
+    path, line, _ = _follow(root, location)
     return _said(path, line)
 
 
@@ -39,14 +51,18 @@ def leading_place(root: Node | None, text: str) -> str:
     keys = {key.value for key, _ in _items(root)}
     if leading[0].split(".")[0] not in keys:
         return ""
-    path, line = _follow(root, leading[0])
+    path, line, _ = _follow(root, leading[0])
     return _said(path, line)
 
 
-def place_of_text(root: Node | None, text: str) -> str:
-    """The place of the first key or value that is this text, empty if there is none."""
-    found = None if root is None else next(_holders(root, text, ()), None)
-    return "" if found is None else _said(*found)
+def place_below(root: Node | None, keys: Sequence[str], value: str) -> str:
+    """The place of a value below one of these keys, else of the first that is there, or empty."""
+    there = [found for key in keys if (found := _follow(root, key)).node is not None]
+    for path, _, node in there:
+        lines = [n.start_mark.line + 1 for n in _values(node) if n.value == value]
+        if lines:
+            return _said(path, lines[0])
+    return _said(there[0].path, there[0].line) if there else ""
 
 
 def _said(path: Sequence[str], line: int | None) -> str:
@@ -54,26 +70,79 @@ def _said(path: Sequence[str], line: int | None) -> str:
     return keys if line is None else f"line {line}, {keys}" if keys else f"line {line}"
 
 
-def _problem(root: Node | None, location: str, kind: str, message: str) -> str:
-    path, line = _follow(root, location)
+def _problem(root: Node | None, item: ErrorDetails) -> tuple[str, str]:
+    """What is wrong, with its place, and the remedy if it has one of its own."""
+    location, kind, told = ".".join(map(str, item["loc"])), item["type"], item.get("ctx", {})
+    path, line, _ = _follow(root, location)
+    keys = ".".join(path)
+    if kind == CONTRADICTS:
+        key = _OF_BLOCK.match(told["problem"])
+        where = leading_place(root, told["problem"]) or place(
+            root, location if key is None else f"{location}.{key[0]}"
+        )
+        return at_place(where, told["problem"]), told["remedy"]
+    if kind == REFUSED:
+        leading = _OF_KEY.match(told["problem"])
+        _, line, _ = _follow(root, location if leading is None else f"{location}{leading[0]}")
+        return _in_line(line, f"{keys}{told['problem']}"), told["remedy"]
+    if kind in _OUT_OF_BOUNDS:
+        value, bounds = item["input"], _bounds(tuple(path))
+        shown = f"{value:g}" if isinstance(value, float) else value
+        return _in_line(line, f"{keys} is {shown}."), f"Give {bounds}."
     where = _said(path, line)
     if kind == "missing":
-        return f"{where}: is missing"
+        return f"{where}: is missing.", ""
     if kind != "extra_forbidden":
-        return f"{where}: {message.rstrip('.')}"
-    known = sorted(_names(ApplicationModel, tuple(path[:-1])))
+        message = item["msg"].replace("valid tuple", "valid list").rstrip(".")
+        return f"{where}: {message}.", ""
+    known = sorted(_names(tuple(path[:-1])))
     near = difflib.get_close_matches(path[-1], known, n=3)
-    if near:
-        return f"{where}: unknown key (near: {', '.join(near)})"
-    return f"{where}: unknown key (known: {', '.join(known)})" if known else f"{where}: unknown key"
+    names = f" (near: {', '.join(near)})" if near else f" (known: {', '.join(known)})"
+    return f"{where}: unknown key{names if known else ''}.", ""
 
 
-def _follow(root: Node | None, location: str) -> tuple[list[str], int | None]:
-    """The keys of a location and the line of the deepest that is there.
+def _in_line(line: int | None, problem: str) -> str:
+    return problem if line is None else f"line {line}: {problem}"
+
+
+def at_place(where: str, problem: str) -> str:
+    """The problem with its place; a key at the problem's own beginning is not repeated."""
+    line, _, keys = where.partition(", ")
+    if keys and re.match(rf"{re.escape(keys)}\b", problem):
+        return f"{line}: {problem}"
+    *_, last = keys.split(".")
+    if last:
+        problem = problem.removeprefix(f"{last}: ")
+    return f"{where}: {problem}" if where else problem
+
+
+def _bounds(path: tuple[str, ...]) -> str:
+    """Which numbers may stand at a path, in words."""
+    found: dict[str, object] = {}
+    for part in _parts(ApplicationModel, path):
+        found |= {
+            name: value for name in _WORDS if (value := getattr(part, name, None)) is not None
+        }
+    if "gt" in found and path[-1].endswith("_seconds"):
+        return f"a number of seconds above {found['gt']}"
+    words = [f"{_WORDS[name]} {found[name]}" for name in _WORDS if name in found]
+    return f"a number {' and '.join(words)}" if words else "a finite number"
+
+
+class _Followed(NamedTuple):
+    """The keys of a location, the line of the deepest that is there, and its node if all are."""
+
+    path: list[str]
+    line: int | None
+    node: Node | None
+
+
+def _follow(root: Node | None, location: str) -> _Followed:
+    """Follow the keys of a location.
 
     Pydantic puts names of types between the keys, and joins all with dots, also keys with dots.
     """
-    node, line, path, rest = root, None, [], location
+    node, line, path, rest, is_there = root, None, [], location, True
     while rest:
         for key, value in sorted(_items(node), key=lambda item: -len(item[0].value)):
             if rest == key.value or rest.startswith(f"{key.value}."):
@@ -89,7 +158,8 @@ def _follow(root: Node | None, location: str) -> tuple[list[str], int | None]:
                 path.append(token)
             elif not _is_tag(token):
                 path.append(token)
-    return path, line
+                is_there = False
+    return _Followed(path, line, node if is_there else None)
 
 
 def _token(location: str) -> tuple[str, str]:
@@ -103,7 +173,7 @@ def _token(location: str) -> tuple[str, str]:
 
 
 def _is_tag(token: str) -> bool:
-    return "[" in token or token in _TAGS or token.endswith("Model")
+    return "[" in token or token in _TAGS
 
 
 def _items(node: Node | None) -> Iterator[tuple[ScalarNode, Node]]:
@@ -111,32 +181,36 @@ def _items(node: Node | None) -> Iterator[tuple[ScalarNode, Node]]:
         yield from ((key, value) for key, value in node.value if isinstance(key, ScalarNode))
 
 
-def _holders(node: Node, text: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    if isinstance(node, ScalarNode) and node.value == text:
-        yield path, node.start_mark.line + 1
-    if isinstance(node, SequenceNode):
-        for each in node.value:
-            yield from _holders(each, text, path)
-    for key, value in _items(node):
-        below = (*path, key.value)
-        if key.value == text:
-            yield below, key.start_mark.line + 1
-        yield from _holders(value, text, below)
+def _values(node: Node | None) -> Iterator[ScalarNode]:
+    """A value, or those of a list, or the keys of a block."""
+    yield from (key for key, _ in _items(node))
+    values = node.value if isinstance(node, SequenceNode) else [node]
+    yield from (value for value in values if isinstance(value, ScalarNode))
 
 
-def _names(kind: Any, path: tuple[str, ...]) -> set[str]:  # noqa: ANN401
-    """The keys that may stand below a path of a block of this type."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        if not path:
-            return set(kind.model_fields)
-        field = kind.model_fields.get(path[0])
-        return set() if field is None else _names(field.annotation, path[1:])
-    arguments = get_args(kind)
-    origin = get_origin(kind)
+def _names(path: tuple[str, ...]) -> set[str]:
+    """The keys that may stand below a path."""
+    models = [p for p in _parts(ApplicationModel, path) if isinstance(p, type)]
+    return {n for one in models if issubclass(one, BaseModel) for n in keys_of(one)}
+
+
+def _parts(kind: Any, path: tuple[str, ...]) -> Iterator[Any]:  # noqa: ANN401
+    """The types, and their bounds, of what may stand at a path of a value of this type."""
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _names(arguments[0], path)
-    if origin in (Union, types.UnionType):
-        return {name for each in arguments for name in _names(each, path)}
-    if origin in (dict, list, tuple) and path:
-        return {name for each in arguments[-2:] for name in _names(each, path[1:])}
-    return set()
+        yield from _parts(arguments[0], path)
+        for each in () if path else arguments[1:]:
+            yield from getattr(each, "metadata", (each,))
+    elif origin in (Union, types.UnionType):
+        for each in arguments:
+            yield from _parts(each, path)
+    elif not path:
+        yield kind
+    elif origin in (dict, list, tuple):
+        for each in arguments[-2:]:
+            yield from _parts(each, path[1:])
+    elif isinstance(kind, type) and issubclass(kind, BaseModel) and path[0] in keys_of(kind):
+        field = keys_of(kind)[path[0]]
+        yield from _parts(field.annotation, path[1:])
+        if len(path) == 1:
+            yield from field.metadata

@@ -1,7 +1,6 @@
 """Reads the YAML of an application, for the command line and for Dagster."""
 
 import os
-import re
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -10,10 +9,16 @@ import yaml
 from pydantic import ValidationError
 from yaml.nodes import Node
 
-from kstreams_assets.app_file.blocks import WrongBlockError
 from kstreams_assets.app_file.foreign import described, described_text
 from kstreams_assets.app_file.model import ApplicationModel
-from kstreams_assets.app_file.problems import leading_place, place, place_of_text, problems_in
+from kstreams_assets.app_file.problems import (
+    CORRECT,
+    at_place,
+    leading_place,
+    place,
+    place_below,
+    problems_in,
+)
 from kstreams_assets.app_file.yaml_lines import attributes_node
 from kstreams_assets.errors import ConfigurationError, RuleSqlError
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -21,20 +26,11 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
 
 FILE: Final = "defs.yaml"
-_NAMED: Final = re.compile(r"The (declared [^']*|(in|ex)clude pattern) '(?P<name>[^']*)'")
 _TYPE_ENDING: Final = "KafkaStreamsAppComponent"
 _MAKE: Final = (
     "Give the defs.yaml that `kstreams-assets discover --application-id ID --bootstrap HOST:PORT"
     " --output defs.yaml` writes."
 )
-
-
-class AppFileError(ConfigurationError):
-    """The YAML of an application is missing, not YAML, or says something unknown."""
-
-    def __init__(self, *, path: Path, problem: str, remedy: str = "Correct the file.") -> None:
-        super().__init__(f"{path}: {' '.join(problem.split())}", remedy=remedy)
-        self.path = path
 
 
 def load_settings(
@@ -43,7 +39,7 @@ def load_settings(
     application_id: str | None = None,
     bootstrap_servers: str | None = None,
     warehouse: str | None = None,
-    notes_in: str | None = None,
+    state_in: str | None = None,
 ) -> ApplicationSettings:
     """The settings of the application in a component's YAML.
 
@@ -57,7 +53,7 @@ def load_settings(
         application_id=application_id,
         bootstrap_servers=bootstrap_servers,
         warehouse=warehouse,
-        notes_in=notes_in,
+        state_in=state_in,
     )
     try:
         return model.settings(path.parent, file=path.name)
@@ -65,13 +61,8 @@ def load_settings(
         raise  # it names its place
     except ConfigurationError as error:
         root = attributes_node(path, model.application_id)
-        named = _NAMED.match(error.problem)
-        where = leading_place(root, error.problem) or (
-            "" if named is None else place_of_text(root, named["name"])
-        )
-        raise AppFileError(
-            path=path, problem=_at(where, error.problem), remedy=error.remedy
-        ) from error
+        where = leading_place(root, error.problem) or place_below(root, error.keys, error.value)
+        raise _wrong(path, at_place(where, error.problem), remedy=error.remedy) from error
 
 
 def load_model(
@@ -80,7 +71,7 @@ def load_model(
     application_id: str | None = None,
     bootstrap_servers: str | None = None,
     warehouse: str | None = None,
-    notes_in: str | None = None,
+    state_in: str | None = None,
 ) -> ApplicationModel:
     """What a YAML file says of an application.
 
@@ -89,7 +80,7 @@ def load_model(
         application_id: Which one, when the file has several documents.
         bootstrap_servers: Replaces the file's.
         warehouse: Replaces the file's.
-        notes_in: Replaces the file's.
+        state_in: Replaces the file's.
 
     Raises:
         ConfigurationError: The file does not say what it should.
@@ -103,8 +94,9 @@ def load_model(
         }
     if warehouse is not None:
         attributes["warehouse"] = warehouse
-    if notes_in is not None:
-        attributes["notes_in"] = notes_in
+    if state_in is not None:
+        attributes.pop("notes_in", None)  # its former name
+        attributes["state_in"] = state_in
     model = application_model(attributes, path, application_id=application_id)
     if bootstrap_servers is None:
         return model
@@ -122,20 +114,15 @@ def application_model(
         application_id: Which one, when the file has several documents.
 
     Raises:
-        AppFileError: They do not say what they should.
+        ConfigurationError: They do not say what they should.
     """
     said_id = attributes.get("application_id") if application_id is None else application_id
     root = attributes_node(path, said_id if isinstance(said_id, str) else None)
     try:
         return ApplicationModel.model_validate(_filled_in(attributes, root, path, ()))
     except ValidationError as error:
-        raise AppFileError(path=path, problem=problems_in(root, error)) from None
-    except WrongBlockError as error:
-        setting = error.problem.partition(":")[0].split(" ")[0]
-        of_block = re.fullmatch(r"[a-z_]+", setting)
-        where = place(root, f"{error.block}.{setting}" if of_block else error.block)
-        text = _at(where, error.problem)
-        raise AppFileError(path=path, problem=text, remedy=error.remedy) from None
+        problem, remedy = problems_in(root, error)
+        raise _wrong(path, problem, remedy=remedy) from None
 
 
 def _filled_in(said: object, root: Node | None, path: Path, keys: tuple[str, ...]) -> Any:  # noqa: ANN401 - YAML
@@ -162,7 +149,7 @@ def _filled_in(said: object, root: Node | None, path: Path, keys: tuple[str, ...
         text = f"the template is not understood: {str(error).rstrip('.')}. Known is env alone."
     except _NotSetError as error:
         text = str(error)
-    raise AppFileError(path=path, problem=_at(place(root, ".".join(keys)), text))
+    raise _wrong(path, at_place(place(root, ".".join(keys)), text))
 
 
 class _NotSetError(Exception):
@@ -192,20 +179,20 @@ def read_attributes(path: Path, *, application_id: str | None = None) -> dict[st
     """The attributes of the component as they are written, templates and all.
 
     Raises:
-        AppFileError: There is no such file or no such component in it.
+        ConfigurationError: There is no such file or no such component in it.
     """
     text = ""
     try:
         text = path.read_text(encoding="utf-8")
         documents = list(yaml.safe_load_all(text))
     except OSError as error:
-        raise AppFileError(path=path, problem=f"{error.strerror}.") from None
+        raise _wrong(path, f"{error.strerror}.") from None
     except yaml.MarkedYAMLError as error:
         if (what := described_text(text)) is not None:
-            raise AppFileError(path=path, problem=_no_application(what), remedy=_MAKE) from None
-        raise AppFileError(path=path, problem=_not_yaml(error)) from None
+            raise _wrong(path, _no_application(what), remedy=_MAKE) from None
+        raise _wrong(path, _not_yaml(error)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise AppFileError(path=path, problem=f"not YAML: {error}.") from None
+        raise _wrong(path, f"not YAML: {error}.") from None
     found = [
         document["attributes"]
         for document in documents
@@ -215,24 +202,29 @@ def read_attributes(path: Path, *, application_id: str | None = None) -> dict[st
     ]
     if not found:
         what = described(documents, text)
-        raise AppFileError(path=path, problem=_no_application(what), remedy=_MAKE)
+        raise _wrong(path, _no_application(what), remedy=_MAKE)
     ids_there = ", ".join(str(a.get("application_id")) for a in found)
     if application_id is not None:
         found = [a for a in found if a.get("application_id") == application_id]
     if len(found) > 1:
-        raise AppFileError(
-            path=path,
-            problem=f"{len(found)} applications ({ids_there}), and one is needed.",
+        raise _wrong(
+            path,
+            f"{len(found)} applications ({ids_there}), and one is needed.",
             remedy="Choose it with --application-id.",
         )
     if not found:
-        raise AppFileError(
-            path=path,
-            problem=f"no application of type {_TYPE_ENDING} has the id {application_id!r}; there"
+        raise _wrong(
+            path,
+            f"no application of type {_TYPE_ENDING} has the id {application_id!r}; there"
             f" are: {ids_there}.",
             remedy="Choose one of them with --application-id.",
         )
     return dict(found[0])
+
+
+def _wrong(path: Path, problem: str, *, remedy: str = CORRECT) -> ConfigurationError:
+    """The error for a YAML that is missing, is not YAML, or says something unknown."""
+    return ConfigurationError(f"{path}: {' '.join(problem.split())}", remedy=remedy)
 
 
 def _no_application(what: str) -> str:
@@ -247,14 +239,3 @@ def _not_yaml(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark
     where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
     return f"{where}not YAML: {error.problem or error.context}."
-
-
-def _at(where: str, problem: str) -> str:
-    """The problem with its place; a key at the problem's own beginning is not repeated."""
-    line, _, keys = where.partition(", ")
-    if keys and re.match(rf"{re.escape(keys)}\b", problem):
-        return f"{line}: {problem}"
-    *_, last = keys.split(".")
-    if last:
-        problem = problem.removeprefix(f"{last}: ")
-    return f"{where}: {problem}" if where else problem

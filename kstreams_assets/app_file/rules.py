@@ -7,21 +7,22 @@ from typing import Final
 
 from kstreams_assets.app.declarations import require_known
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.app.rules import CompletenessRule, Recomputation, TopicFormat
-from kstreams_assets.app_file.blocks import RuleModel, StoreModel, TopicModel, read_format
+from kstreams_assets.app.rules import CompletenessRule, DeclaredRule, Recomputation, TopicFormat
+from kstreams_assets.app.store_format import BYTES
+from kstreams_assets.app_file.blocks import StoreBlock, TopicBlock
 from kstreams_assets.app_file.yaml_lines import RuleLines, YamlLines
-from kstreams_assets.completeness.balance import balance_sql
-from kstreams_assets.completeness.recompute import RULE_PREFIX
-from kstreams_assets.completeness.sql_check import check_recomputation, check_rule_sql
-from kstreams_assets.completeness.view import KnownViews, RuleTextError
 from kstreams_assets.errors import ConfigurationError, RuleSqlError
+from kstreams_assets.rules.balance import balance_sql
+from kstreams_assets.rules.recompute import RULE_PREFIX
+from kstreams_assets.rules.sql_check import check_recomputation, check_rule_sql
+from kstreams_assets.rules.view import KnownViews, RuleTextError
 from kstreams_assets.settings import ApplicationSettings
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def topic_formats(
-    topics: Mapping[str, TopicModel], application: StreamsApplication
+    topics: Mapping[str, TopicBlock], application: StreamsApplication
 ) -> dict[str, TopicFormat]:
     """How records of topics are read, by full name, for those of which it is said.
 
@@ -37,7 +38,8 @@ def topic_formats(
     for topic in application.topics:
         if topic.is_internal:
             names.setdefault(topic.name.removeprefix(prefix), topic.name)
-    require_known("topic", said.keys(), names, f"application {application.application_id}")
+    where = f"application {application.application_id}"
+    require_known("topic", said.keys(), names, where, keys=["topics"])
     found: dict[str, TopicFormat] = {}
     for name, model in said.items():
         topic = application.topic(names[name])
@@ -53,18 +55,15 @@ def topic_formats(
                 " without.",
                 remedy="Remove one of them.",
             )
-        found[topic.name] = TopicFormat(
-            key=read_format(f"the key of topic {name!r}", model.key),
-            value=read_format(f"the value of topic {name!r}", model.value),
-        )
+        found[topic.name] = TopicFormat(key=model.key or BYTES, value=model.value or BYTES)
     return found
 
 
 def with_rules(
     settings: ApplicationSettings,
     *,
-    rules: Sequence[RuleModel],
-    stores: Mapping[str, StoreModel],
+    rules: Sequence[DeclaredRule],
+    stores: Mapping[str, StoreBlock],
     lines: YamlLines,
 ) -> ApplicationSettings:
     """The settings with the completeness rules and recomputed stores of the YAML.
@@ -81,7 +80,7 @@ def with_rules(
 
 
 def _rules(
-    models: Sequence[RuleModel], known: KnownViews, lines: YamlLines
+    models: Sequence[DeclaredRule], known: KnownViews, lines: YamlLines
 ) -> Iterator[CompletenessRule]:
     seen: dict[str, int] = {}
     for number, model in enumerate(models):
@@ -96,7 +95,7 @@ def _rules(
 def _check_name(name: str, number: int, seen: dict[str, int]) -> None:
     if not _NAME.fullmatch(name):
         raise RuleTextError(
-            "its name is no identifier", remedy="Use letters, digits and underscores."
+            "its name is not an identifier", remedy="Use letters, digits and underscores."
         )
     if name.lower().startswith(RULE_PREFIX):
         raise RuleTextError(
@@ -110,48 +109,35 @@ def _check_name(name: str, number: int, seen: dict[str, int]) -> None:
     seen[name] = number
 
 
-def _rule(model: RuleModel, known: KnownViews, line: int | None) -> CompletenessRule:
+def _rule(model: DeclaredRule, known: KnownViews, line: int | None) -> CompletenessRule:
     if (model.sql is None) == (model.balance is None):
         given = "neither sql nor" if model.sql is None else "both sql and"
         raise RuleTextError(f"it has {given} balance", remedy="Give exactly one of the two.")
     if not model.on:
         raise RuleTextError("it is evaluated nowhere (on)", remedy="Name a place, or leave on out.")
-    limits = model.limits()
     if model.sql is not None:
         if model.per is not None:
             raise RuleTextError(
                 "it has sql and per", remedy="per belongs to a balance; use GROUP BY in SQL."
             )
-        sql, views = model.sql, check_rule_sql(model.sql, known, model.scope)
+        query, views = model.sql, check_rule_sql(model.sql, known, model.scope)
         repeats = None
     else:
         made = balance_sql(model.balance or "", per=model.per, known=known, scope=model.scope)
-        sql, views, repeats = made.sql, made.views, made.repeats
-    return CompletenessRule(
-        name=model.name,
-        sql=sql,
-        views=views,
-        balance=model.balance,
-        scope=model.scope,
-        severity=model.severity,
-        blocking=model.blocking,
-        on=frozenset(model.on),
-        description=model.description,
-        limits=limits,
-        line=line,
-        repeats=repeats,
-    )
+        query, views, repeats = made.sql, made.views, made.repeats
+    return CompletenessRule(**dict(model), query=query, views=views, line=line, repeats=repeats)
 
 
 def _recomputed(
-    stores: Mapping[str, StoreModel], known: KnownViews, lines: YamlLines
+    stores: Mapping[str, StoreBlock], known: KnownViews, lines: YamlLines
 ) -> Iterator[Recomputation]:
     for store, model in stores.items():
         if model.recompute is None:
             continue
         where = lines.recomputed.get(store)
         try:
-            declared = model.recompute.recomputation(store, None if where is None else where.rule)
+            line = None if where is None else where.rule
+            declared = Recomputation(**dict(model.recompute), store=store, line=line)
             check_recomputation(declared, known)
         except RuleTextError as error:
             raise _named(f"{RULE_PREFIX}{store}", error, lines, where) from None

@@ -14,9 +14,8 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.throttle import Throttle
+from kstreams_assets.model.spans import Gap, GapCause, SpanContent, SpanId, SpanPlan, SpanResult
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.records import SpanId
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ class Accountant(Closing):
             (account.plan, account.visible_from)
             for of_topic in accounts.values()
             for account in of_topic
-            if account.needs_look and _id(account.plan) not in seen
+            if account.needs_look and SpanId.of(account.plan) not in seen
         )
         looks |= seen
         return {
@@ -186,7 +185,7 @@ class Accountant(Closing):
                 because,
             )
         return {
-            _id(span): Look(tally, because if tally.unseen else "")
+            SpanId.of(span): Look(tally, because if tally.unseen else "")
             for span, tally in zip(spans, tallies, strict=True)
         }
 
@@ -231,7 +230,7 @@ class _Account:
     ) -> SpanResult:
         if self.settled is not None:
             return self.settled
-        look = looks.get(_id(self.plan)) if self.needs_look else None
+        look = looks.get(SpanId.of(self.plan)) if self.needs_look else None
         records = self.content.records
         explained = explain(self.plan, records, look, is_compacted=is_compacted) if look else []
         return SpanResult(
@@ -249,17 +248,17 @@ def _accounts(topic: TopicPlan, contents: Mapping[SpanId, SpanContent]) -> list[
         carried: dict[SpanId, list[Gap]] = {}
         for entry in topic.earlier:
             of_before = [gap for gap in entry.result.gaps if not gap.is_of_this_log]
-            carried.setdefault(_id(entry.result.plan), []).extend(of_before)
+            carried.setdefault(SpanId.of(entry.result.plan), []).extend(of_before)
         return [
             _Account(
                 span,
-                contents.get(_id(span), SpanContent()),
+                contents.get(SpanId.of(span), SpanContent()),
                 span.read_start,
-                carried.get(_id(span), ()),
+                carried.get(SpanId.of(span), ()),
             )
             for span in topic.spans
         ]
-    visible_from = {_id(span): span.read_start for span in topic.spans}
+    visible_from = {SpanId.of(span): span.read_start for span in topic.spans}
     found: list[_Account] = []
     for entry in topic.earlier:
         result, plan = entry.result, entry.result.plan
@@ -268,7 +267,7 @@ def _accounts(topic: TopicPlan, contents: Mapping[SpanId, SpanContent]) -> list[
             _Account(
                 replace(plan, gaps=known),
                 result.content,
-                visible_from.get(_id(plan), plan.end),
+                visible_from.get(SpanId.of(plan), plan.end),
                 settled=result if result.is_examined else None,
             )
         )
@@ -322,7 +321,3 @@ def nothing_seen(span: SpanPlan, because: str) -> Look:
     tally = RangeTally(span.read_start, span.end)
     tally.skip(span.end)
     return Look(tally, because)
-
-
-def _id(span: SpanPlan) -> SpanId:
-    return SpanId(span.window.key, span.partition)

@@ -5,18 +5,21 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
 
-from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.errors import KafkaError
-from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.spans import SpanPlan
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import BackupSettings
-from kstreams_assets.store import StorePath, put_text
+from kstreams_assets.store import StorePath, store_at
 from kstreams_assets.texts import bytes_text, duration
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.spans import SpanPlan
+
+if TYPE_CHECKING:
+    from kstreams_assets.backup.planner import TopicPlan
+    from kstreams_assets.kafka.cluster import KafkaCluster
 
 _log = logging.getLogger(__name__)
 
@@ -38,12 +41,12 @@ class Amounts:
         """Bytes to read of a span, about."""
         return span.to_read * self.per_offset.get(span.partition, _BYTES_PER_RECORD)
 
-    def of(self, topics: Iterable[TopicPlan]) -> float:
+    def of(self, topics: "Iterable[TopicPlan]") -> float:
         """Bytes to read of topics in windows, about; nothing where only the look is lacking."""
         return sum(self.of_span(span) for topic in topics if topic.to_read for span in topic.spans)
 
 
-def amounts(cluster: KafkaCluster, ledger: Ledger, topics: Sequence[TopicPlan]) -> Amounts:
+def amounts(cluster: "KafkaCluster", repo: Repository, topics: "Sequence[TopicPlan]") -> Amounts:
     """What offsets take on the leaders' disks; where these do not tell, in earlier backups.
 
     Logs are measured whole: records at their end may be larger or smaller than the mean. Earlier
@@ -61,15 +64,16 @@ def amounts(cluster: KafkaCluster, ledger: Ledger, topics: Sequence[TopicPlan]) 
                 known[partition] = size / (ends[partition] - starts[partition])
     except KafkaError as error:
         _log.info("How large the logs are is not known: %s", error.problem)
-    means = _means(ledger, {partition.topic for partition in wanted - known.keys()})
+    means = _means(repo, {partition.topic for partition in wanted - known.keys()})
     return Amounts({p: means[p.topic] for p in wanted if p.topic in means} | known)
 
 
-def _means(ledger: Ledger, topics: set[str]) -> Mapping[str, float]:
+def _means(repo: Repository, topics: set[str]) -> Mapping[str, float]:
     """Bytes that an offset of a topic took so far."""
     if not topics:
         return {}
-    rows = ledger.span_rows(topics, columns=["topic", "start", "end", "bytes"], increments=True)
+    columns = ["topic", "start", "end", "bytes"]
+    rows = repo.ledger.span_rows(topics, columns=columns, increments=True)
     offsets: defaultdict[str, int] = defaultdict(int)
     taken: defaultdict[str, int] = defaultdict(int)
     for row in rows.to_pylist():
@@ -90,16 +94,27 @@ class Pace:
         return size / self.bytes_per_s
 
 
+class Phase(StrEnum):
+    """The phases of a backup, in their order; one that has nothing to do is left out."""
+
+    CLOSING_POINT = "closing_point"
+    RECORDS = "records"
+    MERGE = "merge"
+    LAST_POINT = "last_point"
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a run has read since it told last, and about how much it has still to read, in bytes.
+    """A phase starts; or records were read, which takes long.
 
-    `pace` is None where nothing is known of it yet.
+    Bytes that were read since the last one, and about how many are left. `pace` is None where
+    nothing is known of it yet.
     """
 
-    read_bytes: float
-    left_bytes: float
-    pace: Pace | None
+    phase: Phase
+    read_bytes: float = 0.0
+    left_bytes: float = 0.0
+    pace: Pace | None = None
 
 
 def expected_pace(
@@ -107,7 +122,7 @@ def expected_pace(
 ) -> Pace | None:
     """The pace measured last, or the throttle if that is slower; None if neither is there."""
     measured = _measured(warehouse, application_id)
-    limit = settings.bytes_per_s
+    limit = settings.bytes_per_second
     if limit is not None and (measured is None or limit < measured):
         return Pace(limit, "the throttle")
     return None if measured is None else Pace(measured, "as measured last")
@@ -117,8 +132,8 @@ def note_pace(warehouse: Warehouse, application_id: str, size: float, took_s: fl
     """Remember how fast so many bytes were read; of a few it is not worth it."""
     if size < _TELLING_BYTES or took_s <= 0:
         return
-    put_text(
-        _file(warehouse, application_id), json.dumps({"bytes_per_s": size / took_s}), durable=False
+    store_at(_file(warehouse, application_id)).put_text(
+        json.dumps({"bytes_per_s": size / took_s}), durable=False
     )
 
 
@@ -147,9 +162,10 @@ class TopicAmount:
 class Estimate:
     """What a backup of some windows would read, and how fast."""
 
-    windows: tuple[str, ...]
-    topics: tuple[TopicAmount, ...]
-    pace: Pace | None
+    application_id: str
+    windows: tuple[str, ...] = ()
+    topics: tuple[TopicAmount, ...] = ()
+    pace: Pace | None = None
 
     @property
     def offsets(self) -> int:

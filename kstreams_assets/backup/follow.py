@@ -18,33 +18,31 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Final
 
-from kstreams_assets.backup.amounts import Pace, Progress
+from kstreams_assets.backup.amounts import Pace, Phase, Progress
 from kstreams_assets.backup.follower_status import FollowerStatus, longest_age_s, now_ms
 from kstreams_assets.backup.follower_status import status_file as status_file
 from kstreams_assets.backup.follower_status import status_of as status_of
 from kstreams_assets.backup.follower_status import trouble_of as trouble_of
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import BackupRun, backup_run
+from kstreams_assets.backup.run import BackupJob, BackupRun
 from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import problem_lines
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.lease import LockHandle, WarehouseLockedError, warehouse_lock
+from kstreams_assets.model.lineage import OtherClusterError
+from kstreams_assets.model.spans import Window
+from kstreams_assets.model.tables import Lock
 from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import put_text
+from kstreams_assets.store import store_at
+from kstreams_assets.store.failures import storage_errors
+from kstreams_assets.store.locks import LockHandle, WarehouseLockedError
 from kstreams_assets.texts import bytes_text, duration
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.lineage import OtherClusterError
-from kstreams_assets.warehouse.schemas import try_to_save_schemas
-from kstreams_assets.warehouse.spans import Window
-from kstreams_assets.warehouse.table import STORAGE_FAILURES, make_warehouse
 from spark_resources.work import Spark
 
 _SHARE: Final = 0.5
@@ -94,9 +92,8 @@ class _Ended(Exception):
 class _Closing:
     """Backs up windows that have closed beside the steps: a long one would keep points waiting."""
 
-    settings: ApplicationSettings
+    job: BackupJob
     pool: ThreadPoolExecutor
-    run: Callable[[KafkaCluster], BackupRun]
     _open: Window | None = None
     _failures: int = 0
     _not_before: float = 0.0
@@ -114,7 +111,7 @@ class _Closing:
                 return
             self._look_back(self._running)
             self._running = None
-        current = WindowCalendar(self.settings.windows).closes_next()
+        current = WindowCalendar(self.job.settings.windows).closes_next()
         if self._failures or current != self._open:
             if time.monotonic() < self._not_before:
                 return
@@ -130,7 +127,7 @@ class _Closing:
             self._not_before = time.monotonic() + pause_s
             _log.warning(
                 "%s: closed windows could not be backed up: %s Trying again in %.0f s.",
-                self.settings.application_id,
+                self.job.settings.application_id,
                 _line(error),
                 pause_s,
             )
@@ -139,21 +136,20 @@ class _Closing:
 
     def _close(self) -> None:
         """Back up what is due."""
-        settings, name = self.settings, self.settings.application_id
-        calendar = WindowCalendar(settings.windows)
+        settings, name = self.job.settings, self.job.settings.application_id
         due = [status.window for status in window_statuses(settings) if status.is_due]
         if not due:
             return
-        with KafkaCluster(settings.connection) as cluster:
-            run = self.run(cluster)
+        with self.job.opened() as ctx:
+            run = BackupRun(ctx)
             for first in range(0, len(due), _WINDOWS_AT_ONCE):
                 group = due[first : first + _WINDOWS_AT_ONCE]
-                for backup in run.execute(group, newest_closed=calendar.newest_closed()):
+                for backup in run.execute(group, newest_closed=self.job.newest_closed()):
                     key = backup.window.key
                     _log.info("%s: window %s, %d records.", name, key, backup.records)
                     for line in problem_lines(judge(backup, settings.application)):
                         _log.warning("%s: window %s: %s", name, key, line)
-        try_to_save_schemas(settings)
+        Repository.open(settings).schemas.try_to_save(settings.registry)
 
 
 def _pause_s(first_s: float, failures: int, longest_s: float = _LONGEST_PAUSE_S) -> float:
@@ -164,7 +160,7 @@ def _outages() -> tuple[type[Exception], ...]:
     """What a follower tries again after: what Kafka, the warehouse and Spark raise."""
     from spark_resources.failures import SPARK_FAILURES
 
-    return KStreamsAssetsError, *STORAGE_FAILURES, *SPARK_FAILURES
+    return KStreamsAssetsError, *storage_errors(), *SPARK_FAILURES
 
 
 def _line(error: BaseException) -> str:
@@ -262,7 +258,7 @@ class Follower:
         try:
             with ThreadPoolExecutor(1, "close") as pool, ExitStack() as stack:
                 stack.callback(self._over.set)  # what closes windows ends as well
-                self._closing = _Closing(self.settings, pool, partial(self._run_of, ended=ended))
+                self._closing = _Closing(self._job(ended), pool)
                 self._go_on(self._closing, stack, ended)
         except _Ended:
             pass
@@ -273,13 +269,13 @@ class Follower:
 
     def _go_on(self, closing: _Closing, stack: ExitStack, ended: threading.Event) -> None:
         """Step until asked to end, after an outage again."""
-        path = self.settings.warehouse.lock_file(f"followers/{self._name}")
+        repo = Repository.open(self.settings)
         held: LockHandle | None = None
         while not ended.is_set():
             try:
                 if held is None:
-                    make_warehouse(self.settings.warehouse.root)
-                    lock = warehouse_lock(path, purpose=f"follower {self.run_id}", wait_s=0)
+                    self.settings.warehouse.make()
+                    lock = repo.lock(Lock.FOLLOWER, purpose=f"follower {self.run_id}", wait_s=0)
                     held = stack.enter_context(lock)
                     self._tell()
                 with KafkaCluster(self.settings.connection) as cluster:
@@ -296,20 +292,13 @@ class Follower:
     def _has_given_up(self) -> bool:
         return self.status.failures >= _LEAST_FAILURES and self._idle_s() > self.give_up_s
 
-    def _run_of(self, cluster: KafkaCluster, ended: threading.Event) -> BackupRun:
+    def _job(self, ended: threading.Event) -> BackupJob:
         def check() -> None:
             if ended.is_set() or self._over.is_set():
                 raise _Ended
 
-        settings = self.settings
-        return backup_run(
-            settings,
-            settings.topics,
-            cluster,
-            self.spark,
-            self.run_id,
-            check,
-            progress=self._has_read,
+        return BackupJob(
+            self.settings, self.spark, self.run_id, check=check, on_phase=self._has_read
         )
 
     def _paced(self, cluster: KafkaCluster, ended: threading.Event) -> float:
@@ -341,13 +330,15 @@ class Follower:
             KStreamsAssetsError: Its subclasses say what stood in the way; the next step goes on.
         """
         settings = self.settings
-        held = Ledger(settings.warehouse, self._name).held_positions(settings.application)
+        held = Repository.open(settings).ledger.held_positions(settings.application)
         recorder = recorder_of(settings, cluster, new_lineage=self.new_lineage)
         point = recorder.take(held=held)
-        run = self._run_of(cluster, ended)
+        job = self._job(ended)
         is_closing = self._closing is not None and self._closing.is_running
         if is_closing:
-            run = replace(run, settings=replace(run.settings, lock_wait_s=_SHORT_WAIT_S))
+            short = settings.backup.model_copy(update={"lock_wait_seconds": _SHORT_WAIT_S})
+            job = replace(job, settings=replace(settings, backup=short))
+        run = BackupRun(job.on(cluster))
         calendar = WindowCalendar(settings.windows)
         newest_closed = calendar.newest_closed()  # before the open one: it may close in between
         backup: WindowBackup | None = None
@@ -364,7 +355,9 @@ class Follower:
             failures=0,
             problem=_unread(backup),
         )
-        contents = Contents(settings.warehouse, settings.application)
+        contents = Repository.of(settings.warehouse, settings.application.application_id).reading(
+            settings.application
+        )
         if contents.statuses([point])[0].covered:
             self._tally = None
             self._change(
@@ -376,6 +369,8 @@ class Follower:
 
     def _has_read(self, progress: Progress) -> None:
         """Tell how far a long backup is."""
+        if progress.phase is not Phase.RECORDS:
+            return
         with self._telling:
             self._success = time.monotonic()
             tally = self._tally or _Tally(_FIRST if self._is_first() else _LATER)
@@ -387,7 +382,7 @@ class Follower:
 
     def _is_first(self) -> bool:
         """Whether no window has been backed up whole so far."""
-        ledger = Ledger(self.settings.warehouse, self._name)
+        ledger = Repository.open(self.settings).ledger
         return not any(ledger.done({topic.name for topic in self.settings.topics}).values())
 
     @property
@@ -404,8 +399,8 @@ class Follower:
             self._change(**changes)
             path = status_file(self.settings.warehouse, self._name)
             try:
-                put_text(path, json.dumps(asdict(self.status)), durable=False)
-            except STORAGE_FAILURES as error:
+                store_at(path).put_text(json.dumps(asdict(self.status)), durable=False)
+            except storage_errors() as error:
                 _log.debug("%s: the status cannot be written: %s", self._name, _line(error))
             self.told(self.status)
 

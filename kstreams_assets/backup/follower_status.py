@@ -77,7 +77,7 @@ def trouble_of(settings: ApplicationSettings) -> str:
 
 def longest_age_s(settings: ApplicationSettings) -> float:
     """How old the newest covered point of a follower may be: the objective, 60 s without one."""
-    return settings.recovery_points.objective_s or _LONGEST_AGE_S
+    return settings.recovery_points.objective_seconds or _LONGEST_AGE_S
 
 
 def catching_up(warehouse: Warehouse, application_id: str) -> str:

@@ -5,19 +5,19 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication
+from kstreams_assets.app.model import AppTopic
+from kstreams_assets.backup.context import RunContext
 from kstreams_assets.backup.result import UnreadTopic
 from kstreams_assets.backup.windows import Edges, WindowEdges
 from kstreams_assets.errors import ConfigurationError, KafkaRequestError, TopicNotFoundError
-from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.topics import TopicDescription
+from kstreams_assets.kafka.admin import TopicDescription
+from kstreams_assets.model.lineage import Continuation
+from kstreams_assets.model.point import PartitionLife, topic_id_of
+from kstreams_assets.model.recordings import LedgerEntry
+from kstreams_assets.model.spans import Gap, GapCause, Position, SpanPlan, Window
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.recovery.scene import incarnations
-from kstreams_assets.warehouse.ledger import INCREMENT, Ledger, LedgerEntry, is_folded
-from kstreams_assets.warehouse.lineage import Continuation, continuation
-from kstreams_assets.warehouse.point import PartitionLife, topic_id_of
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Gap, GapCause, Position, SpanPlan, Window
+from kstreams_assets.repository.repository import Repository
 from spark_resources.work import ReadRange
 
 _POLL_S = 0.25
@@ -26,26 +26,6 @@ _MOST = 5
 _ATTEMPTS = 3
 _BROKERS_S = 12.0
 """How long a silent broker may take: after 9 s, by default, the controller takes it for dead."""
-
-
-class WindowsChangedError(ConfigurationError):
-    """Windows of another length were backed up before over the same time, or put together."""
-
-    def __init__(self, *, wanted: Window, recorded: Window) -> None:
-        if is_folded(recorded):
-            super().__init__(
-                f"Window {wanted.key} is not there by itself any more: kstreams-assets expire has"
-                f" put it together with others ({recorded.key}).",
-                remedy="Restore the recovery points that are kept (kstreams-assets recovery-points"
-                " list); later windows can be backed up as before.",
-            )
-            return
-        super().__init__(
-            f"Window {wanted.key} overlaps window {recorded.key}, which was backed up under another"
-            " schedule.",
-            remedy="Put windows.every and windows.start back to what they were, or begin a new"
-            " warehouse.",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,36 +201,23 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Plans backups of one application."""
+    """Plans backups of one application; waits for open transactions for `stable_wait_s`."""
 
-    application: StreamsApplication
-    topics: tuple[AppTopic, ...]
-    cluster: KafkaCluster
-    points: RecoveryPointTable
-    ledger: Ledger
+    ctx: RunContext
     stable_wait_s: float
-    begins_ms: int
-    """Start of the first window of the schedule (epoch milliseconds)."""
 
-    def check_access(self) -> None:
-        """See whether the topics that are on the cluster may be read, before anything is done.
-
-        Raises:
-            AuthorizationFailedError: The right to READ a topic is missing.
-        """
-        present = set(self.cluster.topics())
-        self.cluster.require_read(sorted({topic.name for topic in self.topics} & present))
-
-    def plan(self, windows: Sequence[Window]) -> RunPlan:
-        """Lay out these windows, waiting for open transactions for `stable_wait_s`.
+    def plan(self, windows: Sequence[Window], topics: Sequence[AppTopic] | None = None) -> RunPlan:
+        """Lay out these windows, of all topics of the run or of these.
 
         Raises:
             TopicNotFoundError: A topic is not on the cluster, and never was in a recovery point.
             AuthorizationFailedError: The right to READ a topic is missing.
-            WindowsChangedError: The schedule of the windows is not what it was.
+            ConfigurationError: The schedule of the windows is not what it was.
         """
-        names = {topic.name for topic in self.topics}
-        edges = self.edges(windows)
+        topics = self.ctx.topics if topics is None else topics
+        names = {topic.name for topic in topics}
+        ledger = self.ctx.repo.ledger
+        edges = self.edges(windows, names)
         by_window = {window: edges.partitions_of(window, names) for window in windows}
         points = [edges.closing_point(window) for window in windows]
         seen = {topic for point in points if point for topic in point.absent_topics}
@@ -261,11 +228,11 @@ class Planner:
         unread = self._unread(by_window, stable)
         left_out = {(one.window, one.topic) for one in unread}
         earlier: defaultdict[tuple[str, str], list[LedgerEntry]] = defaultdict(list)
-        for entry in self.ledger.entries(windows={w.key for w in windows}, topics=names):
+        for entry in ledger.entries(windows={w.key for w in windows}, topics=names):
             plan = entry.result.plan
             earlier[plan.window.key, plan.partition.topic].append(entry)
-        parts = {window.key for window in windows if INCREMENT in window.key}
-        for entry in self.ledger.entries(windows=parts, topics=names, increments=True):
+        parts = {window.key for window in windows if window.is_increment}
+        for entry in ledger.entries(windows=parts, topics=names, increments=True):
             plan = entry.result.plan
             earlier[plan.window.key, plan.partition.topic].append(entry)
         # A partition whose increments stayed increments has no row in its window.
@@ -279,8 +246,8 @@ class Planner:
             for entry in of_topic
         }
         increments: defaultdict[tuple[str, str], list[LedgerEntry]] = defaultdict(list)
-        whole = [window for window in windows if INCREMENT not in window.key]
-        for entry in self.ledger.increments_between(whole, names):
+        whole = [window for window in windows if not window.is_increment]
+        for entry in ledger.increments_between(whole, names):
             part = entry.result.plan.window
             for window in whole:
                 key = window.key, entry.result.partition.topic
@@ -307,7 +274,7 @@ class Planner:
                 tuple(increments[window.key, topic.name]),
             )
             for window in windows
-            for topic in self.topics
+            for topic in topics
             if (window, topic.name) not in left_out
         ]
         return RunPlan(
@@ -320,28 +287,21 @@ class Planner:
 
     def continuation(self, descriptions: Mapping[str, TopicDescription]) -> Continuation | None:
         """The restore from which the application continues on this cluster, None without one."""
-        return continuation(
-            self.ledger.warehouse,
-            self.application.application_id,
-            cluster_id=self.cluster.cluster_id(),
+        return Repository.open(self.ctx.settings).lineage.continuation(
+            cluster_id=self.ctx.cluster.cluster_id(),
             topic_ids={name: topic.topic_id for name, topic in descriptions.items()},
         )
 
-    def edges(self, windows: Sequence[Window]) -> WindowEdges:
+    def edges(self, windows: Sequence[Window], topics: Set[str] | None = None) -> WindowEdges:
         """Where these windows begin and end, see `load_edges`."""
+        ctx = self.ctx
         return load_edges(
-            self.application.application_id,
-            windows,
-            {topic.name for topic in self.topics},
-            points=self.points,
-            ledger=self.ledger,
-            begins_ms=self.begins_ms,
+            ctx.repo, windows, ctx.names if topics is None else topics, begins_ms=ctx.begins_ms
         )
 
     def described(self) -> Mapping[str, TopicDescription]:
         """The topics that are there, as the cluster describes them."""
-        names = {topic.name for topic in self.topics}
-        return self.cluster.describe_topics(sorted(names & set(self.cluster.topics())))
+        return self.ctx.cluster.describe_topics(self.ctx.present())
 
     def _below_first(
         self, names: Set[str], descriptions: Mapping[str, TopicDescription]
@@ -349,14 +309,14 @@ class Planner:
         """What the ledger's first windows passed over, as far as Kafka still holds it."""
         begins = {
             partition: first.offset
-            for partition, first in self.ledger.first_spans_cut_short(
-                names, begins_ms=self.begins_ms
+            for partition, first in self.ctx.repo.ledger.first_spans_cut_short(
+                names, begins_ms=self.ctx.begins_ms
             ).items()
             if partition.topic in descriptions
             and descriptions[partition.topic].topic_id == first.topic_id
             and partition.partition < descriptions[partition.topic].partitions
         }
-        log_starts = self.cluster.log_start_offsets(list(begins)) if begins else {}
+        log_starts = self.ctx.cluster.log_start_offsets(list(begins)) if begins else {}
         return {
             partition: OffsetRange(log_starts[partition], begin)
             for partition, begin in begins.items()
@@ -365,15 +325,15 @@ class Planner:
 
     def _describe(self, names: Set[str], seen: Set[str]) -> Mapping[str, TopicDescription]:
         """Describe what is there; a topic that is gone but was seen is a loss, not an error."""
-        present = set(self.cluster.topics())
+        present = set(self.ctx.cluster.topics())
         missing = names - present - seen
         if missing:
             raise TopicNotFoundError(
-                topics=missing, cluster=self.cluster.connection.bootstrap_servers
+                topics=missing, cluster=self.ctx.cluster.connection.bootstrap_servers
             )
         here = sorted(names & present)
-        self.cluster.require_read(here)
-        return self.cluster.describe_topics(here)
+        self.ctx.cluster.require_read(here)
+        return self.ctx.cluster.describe_topics(here)
 
     def _log_states(
         self,
@@ -393,7 +353,7 @@ class Planner:
             else:
                 gone[edge.partition] = LogState(now, 0)
         behind = self._wait_until_stable(needed)
-        log_starts = self.cluster.log_start_offsets(list(needed))
+        log_starts = self.ctx.cluster.log_start_offsets(list(needed))
         committed = self._committed(needed)
         logs = gone | {
             partition: LogState(
@@ -413,17 +373,17 @@ class Planner:
         Raises:
             KafkaRequestError: The leaders changed each time they were asked.
         """
-        application_id = self.application.application_id
-        newest = self.points.newest(application_id)
+        application_id = self.ctx.settings.application_id
+        newest = self.ctx.repo.points.newest()
         known = [cut for point in newest for cut in point.partitions]
         topic_ids = {name: topic.topic_id for name, topic in descriptions.items()}
         partition = doubt = ""
         for _ in range(_ATTEMPTS):
-            self.cluster.watch_leaders()
-            found = incarnations(self.cluster, topic_ids, known)
+            self.ctx.cluster.watch_leaders()
+            found = incarnations(self.ctx.cluster, topic_ids, known)
             if not found.truncated:
                 return found.now
-            doubt = self.cluster.leader_doubt(application_id, wait_s=_BROKERS_S)
+            doubt = self.ctx.cluster.leader_doubt(application_id, wait_s=_BROKERS_S)
             if not doubt:
                 return found.now
             partition = str(next(iter(found.truncated)))
@@ -435,7 +395,7 @@ class Planner:
         """The last stable offsets of partitions that have not reached what is needed in time."""
         deadline = time.monotonic() + self.stable_wait_s
         while True:
-            stable = self.cluster.last_stable_offsets(list(needed))
+            stable = self.ctx.cluster.last_stable_offsets(list(needed))
             behind = {p: offset for p, offset in stable.items() if offset < needed[p]}
             if not behind or time.monotonic() >= deadline:
                 return behind
@@ -472,35 +432,45 @@ class Planner:
         )
 
     def _committed(self, partitions: Iterable[TopicPartitionId]) -> Mapping[TopicPartitionId, int]:
-        repartition = {t.name for t in self.topics if t.roles.in_flight_only}
+        repartition = {t.name for t in self.ctx.topics if t.roles.in_flight_only}
         wanted = [p for p in partitions if p.topic in repartition]
         if not wanted:
             return {}
-        offsets = self.cluster.group_offsets(self.application.application_id)
+        offsets = self.ctx.cluster.group_offsets(self.ctx.settings.application_id)
         return {p: offsets[p].offset for p in wanted if p in offsets}
 
 
 def load_edges(
-    application_id: str,
-    windows: Sequence[Window],
-    topics: Set[str],
-    *,
-    points: RecoveryPointTable,
-    ledger: Ledger,
-    begins_ms: int,
+    repo: Repository, windows: Sequence[Window], topics: Set[str], *, begins_ms: int
 ) -> WindowEdges:
     """The edges of these windows, with no more points and ledger rows than they need.
 
     Raises:
-        WindowsChangedError: The schedule of the windows is not what it was.
+        ConfigurationError: The schedule of the windows is not what it was.
     """
     edges = {edge for w in windows for edge in (w.start_ms, w.end_ms)}
-    wanted = points.bounds(application_id).at_edges(edges)
-    recorded = ledger.recorded_spans(windows, topics)
+    points = repo.points
+    wanted = points.bounds().at_edges(edges)
+    recorded = repo.ledger.recorded_spans(windows, topics)
     for window in windows:
         for other in {span.window for span in recorded} - {window}:
             if other.start_ms < window.end_ms and window.start_ms < other.end_ms:
-                raise WindowsChangedError(wanted=window, recorded=other)
-    return WindowEdges(
-        points=points.load(application_id, wanted), recorded=recorded, begins_ms=begins_ms
+                raise _overlap(window, other)
+    return WindowEdges(points=points.load(wanted), recorded=recorded, begins_ms=begins_ms)
+
+
+def _overlap(window: Window, recorded: Window) -> ConfigurationError:
+    """The error for a window that shares time with one that is recorded."""
+    if recorded.is_merged:
+        return ConfigurationError(
+            f"Window {window.key} is not there by itself any more: kstreams-assets expire has"
+            f" put it together with others ({recorded.key}).",
+            remedy="Restore the recovery points that are kept (kstreams-assets recovery-points"
+            " list); later windows can be backed up as before.",
+        )
+    return ConfigurationError(
+        f"Window {window.key} overlaps window {recorded.key}, which was backed up under another"
+        " schedule.",
+        remedy="Put windows.every and windows.start back to what they were, or begin a new"
+        " warehouse.",
     )

@@ -10,18 +10,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.backup.planner import TopicPlan
-from kstreams_assets.layout import path_in_table
+from kstreams_assets.model.data_files import SpanFile
+from kstreams_assets.model.files import NewFile, path_in_table
+from kstreams_assets.model.recordings import LedgerEntry
+from kstreams_assets.model.spans import SpanId
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.store import StorePath, readable
-from kstreams_assets.warehouse.committer import NewFile
-from kstreams_assets.warehouse.ledger import LedgerEntry
-from kstreams_assets.warehouse.records import SpanFile, SpanId, file_actions, span_of
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.store import StorePath, store_at
 
 _Offsets = npt.NDArray[np.int64]
 
 
 def poorer_partitions(
-    records: StorePath, topic: TopicPlan, files: Iterable[NewFile]
+    repo: Repository, topic: TopicPlan, files: Iterable[NewFile]
 ) -> frozenset[TopicPartitionId]:
     """Partitions of which an offset is stored that the new files do not have.
 
@@ -29,7 +30,7 @@ def poorer_partitions(
     as many in its range.
 
     Args:
-        records: The records table.
+        repo: Where they are stored.
         topic: What was read; its `held` is what is stored.
         files: New files, of this topic and of others.
     """
@@ -39,12 +40,12 @@ def poorer_partitions(
         return frozenset()
     new: dict[TopicPartitionId, list[SpanFile]] = {}
     for file in files:
-        span = span_of(file)
+        span = SpanId.of_file(file)
         if span.window == topic.window.key:
-            new.setdefault(span.partition, []).append(_span_file(records, file))
+            new.setdefault(span.partition, []).append(_span_file(repo.records_path, file))
     return frozenset(
         partition
-        for partition, file in _stored(records, entries)
+        for partition, file in _stored(repo, entries)
         if not _has_all(new.get(partition, []), file)
     ) | frozenset(
         entry.result.partition
@@ -53,34 +54,33 @@ def poorer_partitions(
     )
 
 
-def files_that_stay(records: StorePath, topics: Iterable[TopicPlan]) -> set[str]:
+def files_that_stay(repo: Repository, topics: Iterable[TopicPlan]) -> set[str]:
     """Paths (below the table) of the stored files of these topics whose partitions are not read."""
     entries: list[LedgerEntry] = []
     for topic in topics:
         read = {span.partition for span in topic.spans}
         entries += [entry for entry in topic.earlier if entry.result.partition not in read]
-    below = PurePosixPath(str(records))
+    below = PurePosixPath(str(repo.records_path))
     return {
-        str(PurePosixPath(str(file.path)).relative_to(below))
-        for _, file in _stored(records, entries)
+        str(PurePosixPath(str(file.path)).relative_to(below)) for _, file in _stored(repo, entries)
     }
 
 
 def _stored(
-    records: StorePath, entries: Sequence[LedgerEntry]
+    repo: Repository, entries: Sequence[LedgerEntry]
 ) -> Iterator[tuple[TopicPartitionId, SpanFile]]:
     """The stored files of these rows, each with its partition."""
     spans = {SpanId(e.result.plan.window.key, e.result.partition) for e in entries}
     if not spans:
         return
-    actions = file_actions(records)
+    actions = repo.ledger.file_actions()
     topics = pa.array({span.partition.topic for span in spans}, pa.string())
     windows = pa.array({span.window for span in spans}, pa.string())
     rows = actions.filter(pc.field("topic").isin(topics) & pc.field("window").isin(windows))
     for row in rows.to_pylist():
         partition = TopicPartitionId(row["topic"], row["partition"])
         if SpanId(row["window"], partition) in spans:
-            path = records / path_in_table(row["path"])
+            path = repo.records_path / path_in_table(row["path"])
             yield partition, SpanFile(path, row["file_records"], row["first"], row["last"])
 
 
@@ -113,5 +113,5 @@ def _inside(files: Iterable[SpanFile], start: int, end: int) -> _Offsets:
 
 
 def _offsets(file: SpanFile) -> _Offsets:
-    with pq.ParquetFile(readable(file.path), page_checksum_verification=True) as parquet:
+    with pq.ParquetFile(store_at(file.path).readable(), page_checksum_verification=True) as parquet:
         return parquet.read(columns=["offset"])["offset"].to_numpy()

@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Final
 
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import taken_at_of
+from kstreams_assets.model.spans import Window
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, put_text
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import taken_at_of
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.store import StorePath, store_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +48,17 @@ def window_statuses(settings: ApplicationSettings) -> list[WindowStatus]:
     newest = calendar.newest_closed()
     if newest is None:
         return []
-    instants = RecoveryPointTable(settings.warehouse).instants(settings.application_id)
+    repo = Repository.open(settings)
+    instants = repo.points.instants()
     first_ms = min((i.effective_at_ms for i in instants), default=newest.start_ms)
     windows = calendar.closed_since(min(first_ms, newest.start_ms))
     names = frozenset(topic.name for topic in settings.topics)
-    ledger = Ledger(settings.warehouse, settings.application_id)
+    ledger = repo.ledger
     done = ledger.done(names, windows=windows)
     for window, topics in ledger.not_examined(names).items():
         done[window] -= topics
     taken = sorted(instant.effective_at_ms for instant in instants)
-    ended = _ended_by_no_point(ledger, names)
+    ended = _ended_by_no_point(repo, names)
     statuses: list[WindowStatus] = []
     for window in windows:
         points = bisect_left(taken, window.end_ms) - bisect_left(taken, window.start_ms)
@@ -74,14 +74,14 @@ def window_statuses(settings: ApplicationSettings) -> list[WindowStatus]:
     return statuses
 
 
-def _ended_by_no_point(ledger: Ledger, topics: frozenset[str]) -> set[Window]:
+def _ended_by_no_point(repo: Repository, topics: frozenset[str]) -> set[Window]:
     """Recorded windows that no recovery point of their own ends.
 
     They hold no offset, and end with the point of a window before them. Points are dropped later;
     what the ledger says of them stays.
     """
     points: dict[Window, str | None] = {}
-    for of_topic in ledger.closing_points(topics).values():
+    for of_topic in repo.ledger.closing_points(topics).values():
         for window, point_id in of_topic.items():
             points[window] = point_id or points.get(window)
     found: set[Window] = set()
@@ -96,7 +96,7 @@ def _ended_by_no_point(ledger: Ledger, topics: frozenset[str]) -> set[Window]:
             found.add(window)
         if point_id is not None:
             earlier.add(point_id)
-    return found if not found else found - ledger.with_offsets(topics)
+    return found if not found else found - repo.ledger.with_offsets(topics)
 
 
 MAX_WINDOWS: Final = 200
@@ -294,4 +294,4 @@ def read_claim(path: StorePath) -> RequestClaim | None:
 
 def write_claim(path: StorePath, claim: RequestClaim) -> None:
     """Replace the claim, whole or not at all."""
-    put_text(path, json.dumps(asdict(claim)))
+    store_at(path).put_text(json.dumps(asdict(claim)))

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restores import StoredRestore
+from kstreams_assets.model.spans import SpanResult, TopicFacts, Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.restores import StoredRestore
-from kstreams_assets.warehouse.spans import SpanResult, TopicFacts, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +154,6 @@ class TopicRecreatedWhileReadingError(KStreamsAssetsError):
             f"Topic {', '.join(self.topics)} was deleted or recreated, or its log truncated, while"
             " it was read; what was read has been discarded.",
             remedy="Run the same windows again; what the old log held is reported as lost.",
-        )
-
-
-class TopicsNotReadError(KStreamsAssetsError):
-    """Topics could not be read in a backup whose other topics are done."""
-
-    def __init__(self, *, unread: Sequence[UnreadTopic]) -> None:
-        self.unread = tuple(unread)
-        topics = ", ".join(sorted({one.topic for one in unread}))
-        super().__init__(
-            f"Not backed up: {topics} in {range_of([one.window for one in unread])}; everything"
-            f" else of the run is done. {unread[0].reason.rstrip('.')}.",
-            remedy="Run these windows again for these topics once the cause is removed (an open"
-            " transaction has ended, the log can be read); the sensor of the backups does so by"
-            " itself.",
         )
 
 

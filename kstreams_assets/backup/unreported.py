@@ -9,17 +9,12 @@ Dagster needs no marks: what it has is compared with the ledger, see `orchestrat
 """
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import WarehouseLockedError, warehouse_lock
-from kstreams_assets.store import ObjectPath, StorePath, below
-from kstreams_assets.warehouse.table import make_warehouse
+from kstreams_assets.store import StorePath, store_at
 
 COMMAND_RUN: Final = "cli-"
 """What ids of runs of the command line begin with; Dagster's do not."""
@@ -36,20 +31,11 @@ class ReportMarks:
     def of_run(self, run_id: str) -> Iterator[None]:
         """Mark a run as not reported until the block has ended without an error.
 
-        Makes the warehouse if it is new. Raises what `make_warehouse` raises.
+        Makes the warehouse if it is new. Raises what `Warehouse.make` raises.
         """
-        make_warehouse(self.warehouse.root)
-        path = self._path(run_id)
-        if isinstance(path, ObjectPath):
-            with warehouse_lock(path, purpose=f"report of {run_id}", wait_s=0):
-                yield
-                path.unlink(missing_ok=True)
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as mark:
-            fcntl.flock(mark.fileno(), fcntl.LOCK_EX)
+        self.warehouse.make()
+        with store_at(self._path(run_id)).mark(f"report of {run_id}"):
             yield
-            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def left_behind(self, run_id: str) -> Iterator[bool]:
@@ -57,37 +43,13 @@ class ReportMarks:
 
         False when there is no such mark, or another process holds it.
         """
-        path = self._path(run_id)
-        with contextlib.ExitStack() as stack:
-            if isinstance(path, ObjectPath):
-                if not path.is_file():
-                    yield False
-                    return
-                try:
-                    lock = warehouse_lock(path, purpose=f"report of {run_id}", wait_s=0)
-                    stack.enter_context(lock)
-                except WarehouseLockedError:
-                    yield False
-                    return
-                yield True
-                # Before it is let go: nobody finds it in between. What lets go finds nothing then.
-                path.unlink(missing_ok=True)
-                return
-            try:
-                mark = stack.enter_context(path.open("r+", encoding="utf-8"))
-                fcntl.flock(mark.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, FileNotFoundError):
-                yield False
-                return
-            is_ours = _is_at(mark, path)
-            yield is_ours
-            if is_ours:
-                path.unlink(missing_ok=True)
+        with store_at(self._path(run_id)).left_mark(f"report of {run_id}") as is_left:
+            yield is_left
 
     def run_ids(self) -> list[str]:
         """Runs that have a mark: those that go on, and those that were left behind."""
         try:
-            return sorted(below(self._folder))
+            return sorted(store_at(self._folder).entries())
         except FileNotFoundError:
             return []
 
@@ -97,11 +59,3 @@ class ReportMarks:
 
     def _path(self, run_id: str) -> StorePath:
         return self._folder / run_id
-
-
-def _is_at(file: IO[str], path: Path) -> bool:
-    """Whether the open file is still the one of its name: its holder may just have removed it."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False

@@ -1,15 +1,17 @@
 """The checks of a backup: claims about one topic in one window, judged from facts. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
-from typing import TypeVar
+from collections.abc import Mapping, Set
+from types import MappingProxyType
+from typing import NamedTuple
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.checks import Evaluation, Finding, Severity, failed
 from kstreams_assets.checks import passed as passes
-from kstreams_assets.warehouse.point import topic_id_of
-from kstreams_assets.warehouse.spans import GapCause, SpanResult
+from kstreams_assets.model.point import topic_id_of
+from kstreams_assets.model.spans import GapCause, SpanResult
+from kstreams_assets.texts import few
 
 CHECKS: Mapping[str, str] = {
     "every_offset_accounted": (
@@ -27,8 +29,8 @@ CHECKS: Mapping[str, str] = {
         " up more often, or lengthen retention."
     ),
     "topic_unchanged": (
-        "The topic is the one of the window before: same id, partitions and configs."
-        " Red: it was deleted and created anew. Warning: partitions or configs changed."
+        "The topic has the same id, partitions and configs as in the previous window. Red: it was"
+        " deleted and recreated. Warning: partitions or configs changed."
     ),
     "partitions_aligned": (
         "All partitions are in the backup, and internal topics have as many partitions as the"
@@ -53,45 +55,57 @@ def checks_of(*, is_changelog: bool) -> Mapping[str, str]:
     return {**CHECKS, **CHANGELOG_CHECKS} if is_changelog else CHECKS
 
 
+class _Found(NamedTuple):
+    """How a check came out."""
+
+    passed: bool
+    text: str
+    numbers: Mapping[str, int] = MappingProxyType({})
+    severity: Severity = Severity.ERROR
+
+    def of(self, check: str, topic: str, window: str) -> Evaluation:
+        passed, text, numbers, severity = self
+        if passed:
+            return passes(check, topic, text, window=window, numbers=numbers, severity=severity)
+        finding = Finding(topic, text, severity=severity)
+        return failed(check, topic, [finding], window=window, numbers=numbers)
+
+
 def judge(window: WindowBackup, application: StreamsApplication) -> list[Evaluation]:
     """Every check of every topic of a window; a topic that could not be read fails the first."""
-    unread = [
-        failed(
-            "every_offset_accounted",
-            one.topic,
-            [Finding(one.topic, f"Not backed up. {one.reason}")],
-            window=window.window.key,
+    backed_up = {backup.topic for backup in window.topics}
+    found = [
+        _Found(False, f"Not backed up. {one.reason}").of(
+            "every_offset_accounted", one.topic, window.window.key
         )
         for one in window.unread
-        if one.topic not in {backup.topic for backup in window.topics}
+        if one.topic not in backed_up
     ]
-    return unread + [
-        verdict
-        for backup in window.topics
-        for verdict in (
-            _of_point(every_offset_accounted(backup), backup, window),
-            _of_point(no_source_loss(backup), backup, window),
-            topic_unchanged(backup, window),
-            partitions_aligned(backup, window, application),
-            *((compaction_cannot_outrun_backup(backup),) if backup.is_changelog else ()),
-        )
-    ]
+    for backup in window.topics:
+        checks = {
+            "every_offset_accounted": _of_point(_every_offset_accounted(backup), backup, window),
+            "no_source_loss": _of_point(_no_source_loss(backup), backup, window),
+            "topic_unchanged": _topic_unchanged(backup, window),
+            "partitions_aligned": _partitions_aligned(backup, window, application),
+        }
+        if backup.is_changelog:
+            checks["compaction_cannot_outrun_backup"] = _compaction_cannot_outrun_backup(backup)
+        found += [one.of(name, backup.topic, backup.window.key) for name, one in checks.items()]
+    return found
 
 
-def _of_point(evaluation: Evaluation, backup: TopicBackup, window: WindowBackup) -> Evaluation:
+def _of_point(found: _Found, backup: TopicBackup, window: WindowBackup) -> _Found:
     """What passes because nothing was read is a warning."""
-    if window.holds(backup) or not evaluation.passed:
-        return evaluation
+    if window.holds(backup) or not found.passed:
+        return found
     text = (
         "Nothing was backed up: no recovery point was taken in this window. Its records are in the"
         " next window with a point. Take points at least once a window."
     )
-    return _verdict(
-        backup, evaluation.check, False, text, evaluation.numbers, severity=Severity.WARN
-    )
+    return _Found(False, text, found.numbers, Severity.WARN)
 
 
-def every_offset_accounted(backup: TopicBackup) -> Evaluation:
+def _every_offset_accounted(backup: TopicBackup) -> _Found:
     """No offset of the spans is missing or doubled without a cause."""
     wrong = [span for span in backup.spans if span.unaccounted != 0]
     numbers = {
@@ -103,18 +117,16 @@ def every_offset_accounted(backup: TopicBackup) -> Evaluation:
     if backup.below_first:
         numbers["below_first_window"] = sum(map(len, backup.below_first.values()))
         text = _text_below_first(backup)
-        return _verdict(backup, "every_offset_accounted", False, text, numbers)
+        return _Found(False, text, numbers)
     if not wrong:
         kept = sum(span.kept for span in backup.spans)
         text = f"{numbers['records']} records, {numbers['missing_offsets']} offsets without one"
         if kept:
             text += "; Kafka no longer holds all of them, the earlier backup was kept"
-        return _verdict(backup, "every_offset_accounted", True, text + ".", numbers)
+        return _Found(True, text + ".", numbers)
     if unread := [span for span in backup.spans if span.is_unread]:
-        text = _join(unread, _text_not_examined)
-        return _verdict(
-            backup,
-            "every_offset_accounted",
+        text = few(map(_text_not_examined, unread), _MOST, "; ")
+        return _Found(
             False,
             f"Records could not be read: {text}. Look at the log of the partition's leader and at"
             " its remote storage, then back up again: the next run reads them. Other partitions"
@@ -123,20 +135,17 @@ def every_offset_accounted(backup: TopicBackup) -> Evaluation:
         )
     not_examined = [span for span in backup.spans if not span.is_examined]
     if not_examined:
-        text = _join(not_examined, _text_not_examined)
-        return _verdict(
-            backup,
-            "every_offset_accounted",
+        text = few(map(_text_not_examined, not_examined), _MOST, "; ")
+        return _Found(
             False,
             f"The records are stored, but the log could not be looked at: {text}. Back up again"
             " once the brokers answer: the run looks again, and reads no record twice. If it"
             " stays, raise backup.scan_stall_seconds.",
             numbers,
         )
-    text = _join(wrong, lambda span: f"{span.partition}: {span.unaccounted} offsets unaccounted")
-    return _verdict(
-        backup,
-        "every_offset_accounted",
+    texts = (f"{span.partition}: {span.unaccounted} offsets unaccounted" for span in wrong)
+    text = few(texts, _MOST, "; ")
+    return _Found(
         False,
         f"{text}. Keep the topic as it is, and run the window again; report it if it stays.",
         numbers,
@@ -150,10 +159,8 @@ def _text_not_examined(span: SpanResult) -> str:
 
 
 def _text_below_first(backup: TopicBackup) -> str:
-    text = _join(
-        sorted(backup.below_first.items()),
-        lambda pair: f"{pair[0]}: offsets {pair[1].start} to {pair[1].end - 1}",
-    )
+    ranges = sorted(backup.below_first.items())
+    text = few((f"{p}: offsets {r.start} to {r.end - 1}" for p, r in ranges), _MOST, "; ")
     return (
         f"No backup holds {text}: the first window began at a recovery point that is older than"
         " windows.start. Set windows.start one window earlier while Kafka still holds them, and"
@@ -161,21 +168,20 @@ def _text_below_first(backup: TopicBackup) -> str:
     )
 
 
-def no_source_loss(backup: TopicBackup) -> Evaluation:
+def _no_source_loss(backup: TopicBackup) -> _Found:
     """No committed record of the window had gone from Kafka before it was read."""
     losses = [(span, gap) for span in backup.spans for gap in span.losses]
     known = sum(gap.offsets or 0 for _, gap in losses)
     numbers = {"lost_offsets": known, "losses": len(losses)}
     if not losses:
-        return _verdict(backup, "no_source_loss", True, "Nothing was lost.", numbers)
-    text = _join(losses, lambda pair: f"{pair[0].partition}: {pair[1].describe()}")
+        return _Found(True, "Nothing was lost.", numbers)
+    texts = (f"{span.partition}: {gap.describe()}" for span, gap in losses)
+    text = few(texts, _MOST, "; ")
     causes = {gap.cause for _, gap in losses}
     what = "Lost before the backup read them"
     if causes == {GapCause.NOT_RESTORED}:
         what = "Not restored"
-    return _verdict(
-        backup,
-        "no_source_loss",
+    return _Found(
         False,
         f"{what}: {text}. {_remedy(causes)}",
         numbers,
@@ -203,14 +209,11 @@ def _remedy(causes: Set[GapCause]) -> str:
     return " ".join(texts)
 
 
-def topic_unchanged(backup: TopicBackup, window: WindowBackup) -> Evaluation:
+def _topic_unchanged(backup: TopicBackup, window: WindowBackup) -> _Found:
     """The topic's id, partitions and configs are those of the window before."""
-    name = "topic_unchanged"
     facts, previous = backup.facts, backup.previous_facts
     if facts is None:
-        return _verdict(
-            backup, name, False, "The topic is gone. Exclude it, or find out who deleted it."
-        )
+        return _Found(False, "The topic is gone. Exclude it, or find out who deleted it.")
     cuts = [
         [cut for cut in point.partitions if cut.topic == backup.topic]
         for point in (window.opening, window.closing)
@@ -222,17 +225,15 @@ def topic_unchanged(backup: TopicBackup, window: WindowBackup) -> Evaluation:
     if len(set(ids)) > 1 and (restore := window.continues_from(facts.topic_id)) is not None:
         text = (
             f"The application continues from restore {restore.restore_id} (recovery point"
-            f" {restore.point_id}) on cluster {restore.target_cluster_id}: the topic is another"
-            " one, and its offsets start anew."
+            f" {restore.point_id}) on cluster {restore.target_cluster_id}: it is a different"
+            " topic, and its offsets start again at 0."
         )
-        return _verdict(backup, name, True, text)
+        return _Found(True, text)
     if len(set(ids)) > 1:
-        return _verdict(
-            backup,
-            name,
+        return _Found(
             False,
-            f"The topic was deleted and created anew (ids {' -> '.join(dict.fromkeys(ids))}):"
-            " its log begins anew. What the old one held since the last backup is lost.",
+            f"The topic was deleted and recreated (ids {' -> '.join(dict.fromkeys(ids))}): its log"
+            " is new. Records of the old topic since the last backup are lost.",
         )
     changes: list[str] = []
     counts = [len(of_point) for of_point in cuts]
@@ -248,17 +249,14 @@ def topic_unchanged(backup: TopicBackup, window: WindowBackup) -> Evaluation:
             if before.get(key) != now.get(key)
         ]
     if changes:
-        return _verdict(
-            backup, name, False, f"Changed: {'; '.join(changes)}.", severity=Severity.WARN
-        )
-    return _verdict(backup, name, True, "Same id, partitions and configs.")
+        return _Found(False, f"Changed: {'; '.join(changes)}.", severity=Severity.WARN)
+    return _Found(True, "Same id, partitions and configs.")
 
 
-def partitions_aligned(
+def _partitions_aligned(
     backup: TopicBackup, window: WindowBackup, application: StreamsApplication
-) -> Evaluation:
+) -> _Found:
     """All partitions are there, as many as the topic's sub-topologies need."""
-    name = "partitions_aligned"
     counts = Counter(cut.topic for cut in (window.closing.partitions if window.closing else ()))
     count = counts[backup.topic]
     numbers = {"partitions": count}
@@ -266,10 +264,10 @@ def partitions_aligned(
     missing = sorted(set(range(count)) - present)
     if missing:
         text = f"Partitions {missing} are not in the backup. Run the window again."
-        return _verdict(backup, name, False, text, numbers)
+        return _Found(False, text, numbers)
     topic = application.topic(backup.topic)
     if not topic.is_internal or not topic.roles.is_changelog:
-        return _verdict(backup, name, True, f"{count} partitions.", numbers)
+        return _Found(True, f"{count} partitions.", numbers)
     sources = {
         source.name: counts[source.name]
         for source in application.topics
@@ -279,11 +277,9 @@ def partitions_aligned(
     }
     needed = max(sources.values(), default=count)
     if count == needed or count == 0:
-        return _verdict(backup, name, True, f"{count} partitions, as its input.", numbers)
+        return _Found(True, f"{count} partitions, as its input.", numbers)
     widest = sorted(source for source, n in sources.items() if n == needed)
-    return _verdict(
-        backup,
-        name,
+    return _Found(
         False,
         f"{count} partitions, but {', '.join(widest)} has {needed}: Kafka Streams refuses to start"
         " with them. Bring the partition counts together before you rely on a restore.",
@@ -291,9 +287,8 @@ def partitions_aligned(
     )
 
 
-def compaction_cannot_outrun_backup(backup: TopicBackup) -> Evaluation:
+def _compaction_cannot_outrun_backup(backup: TopicBackup) -> _Found:
     """Compaction leaves records alone for longer than a window, and has spoilt no point of it."""
-    name = "compaction_cannot_outrun_backup"
     configs = backup.facts.known_configs if backup.facts else {}
     policy = configs.get("cleanup.policy", "delete")
     lag_ms = int(configs.get("min.compaction.lag.ms", 0))
@@ -309,7 +304,7 @@ def compaction_cannot_outrun_backup(backup: TopicBackup) -> Evaluation:
     if unproven:
         texts.append(
             f"Recovery points whose content is unproven, because the log had holes below their ends"
-            f" when it was read: {_join(unproven, str)}."
+            f" when it was read: {few(unproven, _MOST, '; ')}."
         )
     if "compact" not in policy:
         texts.append(f"The topic is not compacted (cleanup.policy={policy}).")
@@ -327,29 +322,7 @@ def compaction_cannot_outrun_backup(backup: TopicBackup) -> Evaluation:
             f" {lag_ms - window_ms} ms of the window's end."
         )
     passed = not unproven and ("compact" not in policy or lag_ms > window_ms)
-    return _verdict(backup, name, passed, " ".join(texts), numbers, Severity.WARN)
+    return _Found(passed, " ".join(texts), numbers, Severity.WARN)
 
 
-def _verdict(
-    backup: TopicBackup,
-    check: str,
-    passed: bool,
-    explanation: str,
-    numbers: Mapping[str, int] | None = None,
-    severity: Severity = Severity.ERROR,
-) -> Evaluation:
-    topic, window = backup.topic, backup.window.key
-    if passed:
-        return passes(check, topic, explanation, window=window, numbers=numbers, severity=severity)
-    finding = Finding(topic, explanation, severity=severity)
-    return failed(check, topic, [finding], window=window, numbers=numbers)
-
-
-T = TypeVar("T")
 _MOST = 10
-
-
-def _join(items: Iterable[T], describe: Callable[[T], str]) -> str:
-    texts = [describe(item) for item in items]
-    more = f" and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
-    return "; ".join(texts[:_MOST]) + more

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint, in_force
+from kstreams_assets.model.spans import Position, RecordedSpan, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.ledger import INCREMENT
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, in_force
-from kstreams_assets.warehouse.spans import Position, RecordedSpan, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,12 @@ class _Recorded:
 
         A partition may have been left out of some of them.
         """
-        parent = window.key.partition(INCREMENT)[0] + INCREMENT
         before = [
             span
             for other, span in self.by_window.items()
-            if other.start_ms < window.start_ms and other.key.startswith(parent)
+            if other.is_increment
+            and other.first_window == window.first_window
+            and other.start_ms < window.start_ms
         ]
         last = max(before, key=lambda span: span.window, default=None)
         return None if last is None else Position(last.topic_id, last.end)
@@ -162,7 +162,7 @@ class WindowEdges:
         opening = self.point_before(window.start_ms)
         cut = closing.cut(partition) if closing else None
         recorded = self._ledger.get(partition, _NOTHING)
-        if INCREMENT in window.key and (ended := recorded.end_of_increments(window)) is not None:
+        if window.is_increment and (ended := recorded.end_of_increments(window)) is not None:
             start = ended
         elif window.start_ms <= self.begins_ms:
             start = self._first_position(partition, window, cut)

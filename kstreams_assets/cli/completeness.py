@@ -9,46 +9,75 @@ import click
 
 from kstreams_assets.app.rules import Place
 from kstreams_assets.backup.requests import window_statuses
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.completeness_output import outcome_text, result_document, tell_results
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.help import Group, option
+from kstreams_assets.cli.options import app_options, last_option
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import (
-    AT_WINDOWS,
-    ON_RESTORES,
-    ResultsTable,
-    RuleResult,
-    is_red,
-    rule_checks,
-)
+from kstreams_assets.completeness.result import AT_WINDOWS, NULL, ON_RESTORES, rule_checks
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.rule_results import RULE, RuleResult, explanation_of, is_red, severity_of
+from kstreams_assets.model.spans import Window
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.selection import choose
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Window
 
 _log = logging.getLogger(__name__)
+rule_option = option(
+    "--rule",
+    "names",
+    section="Selection",
+    metavar="RULE",
+    multiple=True,
+    help="Rule to include (default: all rules). Repeatable.",
+)
 
 
-@click.group("completeness")
+@click.group("completeness", cls=Group, epilog="kstreams-assets completeness check --app defs.yaml")
 def completeness() -> None:
-    """Evaluate the rules by which the business knows that nothing is lost."""
+    """Evaluate completeness rules and list results
+
+    A completeness rule is a SQL query that returns the rows in violation. Rules and recomputed
+    stores are declared in the YAML file.
+    """
 
 
-@completeness.command()
+@completeness.command(
+    epilog="kstreams-assets completeness check --app defs.yaml --rule no_order_lost"
+)
 @app_options
-@click.option("--window", "key", help="At the recovery point that ends this window.")
-@click.option("--as-of", help="At the newest covered point that was complete then, ISO 8601.")
-@click.option("--point", "point_id", help="At this recovery point.")
-@click.option("--restore", "restore_id", help="On the cluster that this restore went to.")
-@click.option("--rule", "names", multiple=True, help="Only this rule; repeat for more.")
+@option(
+    "--window",
+    "key",
+    section="Selection",
+    metavar="KEY",
+    help="Evaluate at the end of this window (default: newest backed-up window).",
+)
+@option(
+    "--as-of",
+    section="Selection",
+    metavar="TIME",
+    help="Evaluate at the newest covered point complete at this ISO 8601 time.",
+)
+@option(
+    "--point",
+    "point_id",
+    section="Selection",
+    metavar="ID",
+    help="Evaluate at this recovery point.",
+)
+@option(
+    "--restore",
+    "restore_id",
+    section="Selection",
+    metavar="ID",
+    help="Evaluate on the target cluster of this restore.",
+)
+@rule_option
 def check(
     settings: ApplicationSettings,
     as_json: bool,
@@ -58,15 +87,14 @@ def check(
     restore_id: str | None,
     names: tuple[str, ...],
 ) -> None:
-    """Evaluate rules and recomputations; without an option, at the newest window backed up.
+    """Evaluate completeness rules
 
-    Prints each rule's outcome and the rows in violation. Exits 1 when a rule of severity error is
-    violated or could not be evaluated; rules that are not verifiable exactly are warnings. Needs
-    no broker, but for --restore: there the rules see what the group has committed, or is to commit.
+    Prints the result of each rule and the rows in violation. Rules read the backups. With
+    --restore they read the target cluster and the group offsets of the restore.
 
-    \f
-    Raises ConfigurationError for options that contradict each other, unknown rules, windows,
-    points and restores.
+    A rule without an exact evaluation point is a warning.
+
+    Exit code 1: a rule of severity error is violated or was not evaluated.
     """
     given = [option for option in (key, as_of, point_id, restore_id) if option is not None]
     if len(given) > 1:
@@ -78,7 +106,7 @@ def check(
     rules = _rules(settings, names, places)
     if not rules:
         results: Sequence[RuleResult] = ()
-        click.echo("NOTE No completeness rule is declared for this place.", err=True)
+        click.echo("NOTE No completeness rule is declared for this evaluation.", err=True)
     elif restore_id is not None:
         results = _on_restore(settings, restore_id, rules)
     elif as_of is not None or point_id is not None:
@@ -92,37 +120,28 @@ def check(
         sys.exit(exit_codes.CHECK_FAILED)
 
 
-@completeness.command("list")
+@completeness.command("list", epilog="kstreams-assets completeness list --app defs.yaml --last 5")
 @app_options
-@click.option("--rule", "names", multiple=True, help="Only this rule; repeat for more.")
-@click.option("--last", default=20, show_default=True, help="How many, newest first.")
+@rule_option
+@last_option("results")
 def list_results(
     settings: ApplicationSettings, as_json: bool, names: tuple[str, ...], last: int
 ) -> None:
-    """The newest evaluations there are, newest first. Needs neither broker nor JVM."""
-    table, count = ResultsTable(settings.warehouse), max(last, 0)
-    if names:
-        newest = table.of(settings.application_id, rules=names)[::-1][:count]
-    else:
-        newest = table.newest(settings.application_id, count)
+    """List the results of completeness rules
+
+    The command reads the warehouse only.
+    """
+    table, count = Repository.open(settings).results, max(last, 0)
+    newest = table.of(rules=names)[::-1][:count] if names else table.newest(count)
     if as_json:
-        print_json({"evaluations": [result_document(result) for result in newest]})
+        print_json({"evaluations": RULE.documents(newest)})
         return
     print_table(
         f"Evaluations of {settings.application_id}, newest first",
-        ["evaluated at", "rule", "outcome", "rows in violation", "where", "window", "point"],
-        [
-            [
-                iso_time(result.evaluated_at_ms),
-                result.rule,
-                outcome_text(result),
-                result.violations,
-                result.place.value,
-                result.window or "",
-                result.point_id,
-            ]
-            for result in newest
-        ],
+        *RULE.table(
+            newest,
+            *("evaluated_at", "rule", "result", "violations", "place", "window", "recovery_point"),
+        ),
     )
 
 
@@ -133,9 +152,9 @@ def _rules(
     unknown = sorted(set(names) - set(declared))
     if unknown:
         raise ConfigurationError(
-            f"{settings.application_id} has no completeness rule {', '.join(unknown)} for this"
-            " place.",
-            remedy=f"Rules that it has: {', '.join(declared) or 'none'} (recompute_STORE for a"
+            f"{settings.application_id} has no completeness rule {', '.join(unknown)} to evaluate"
+            " here.",
+            remedy=f"Available rules: {', '.join(declared) or 'none'} (recompute_STORE for a"
             " recomputed store).",
         )
     return [rule for rule in declared if not names or rule in names]
@@ -168,15 +187,15 @@ def _newest(settings: ApplicationSettings) -> Window | None:
 
 def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
     """The newest point, complete at a time, that backups cover, whatever it guarantees."""
-    points = RecoveryPointTable(settings.warehouse)
-    coverage = Contents.of(settings)
+    points = Repository.open(settings).points
+    coverage = Repository.open(settings).reading(settings)
 
-    def judge(ids: Sequence[str]) -> Sequence[PointStatus]:
-        loaded = {point.id: point for point in points.load(settings.application_id, ids)}
+    def evaluate(ids: Sequence[str]) -> Sequence[PointStatus]:
+        loaded = {point.id: point for point in points.load(ids)}
         return coverage.statuses([loaded[each] for each in ids if each in loaded])
 
     request = RestoreRequest(as_of_ms=parse_instant(as_of), accept=Restores.UNPROVEN)
-    choice = choose(points.instants(settings.application_id), judge, request)
+    choice = choose(points.instants(), evaluate, request)
     if choice.status is None:
         refusal = choice.refusals[0]
         raise ConfigurationError(f"{refusal.subject}: {refusal.found}", remedy=refusal.action)
@@ -203,8 +222,33 @@ def _report(settings: ApplicationSettings, results: Sequence[RuleResult], *, as_
             {
                 "application_id": settings.application_id,
                 "passed": not any(map(is_red, results)),
-                "evaluations": [result_document(result) for result in results],
+                "evaluations": RULE.documents(results),
             }
         )
     else:
-        tell_results(f"{settings.application_id}: {len(results)} completeness rules", results)
+        print_results(f"{settings.application_id}: {len(results)} completeness rules", results)
+
+
+def print_results(title: str, results: Sequence[RuleResult]) -> None:
+    """A table of the rules, the rows in violation of each, and on standard error what to do."""
+    print_table(
+        title,
+        *RULE.table(
+            results,
+            *("rule", "result", "violations", "place", "window", "recovery_point"),
+            *("stores_from", "s"),
+        ),
+    )
+    for result in results:
+        if result.sample.rows:
+            shown, count = len(result.sample.rows), result.violations
+            print_table(
+                f"{result.rule}: {count:,} row(s) in violation"
+                + (f", the first {shown}" if shown < count else ""),
+                list(result.sample.columns),
+                [[NULL if cell is None else cell for cell in row] for row in result.sample.rows],
+            )
+    for result in results:
+        if not result.passed:
+            level = severity_of(result).value.upper()
+            click.echo(f"{level} {result.rule}: {explanation_of(result)}", err=True)

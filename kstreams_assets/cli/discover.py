@@ -13,7 +13,7 @@ import yaml
 
 from kstreams_assets.app.declarations import NOTHING_DECLARED, Declarations
 from kstreams_assets.app.discovery import ClusterFacts, with_observed
-from kstreams_assets.app.model import StreamsApplication, TopicRoles
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicEdge, TopicRoles
 from kstreams_assets.app.names import is_internal_name, owner_of
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
 from kstreams_assets.app.topology import Topology, read_topology
@@ -27,20 +27,28 @@ from kstreams_assets.app_file.discovered import (
 )
 from kstreams_assets.app_file.model import ApplicationModel
 from kstreams_assets.app_file.read import load_model, read_attributes
+from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.checks import Finding
+from kstreams_assets.cli.help import Command, option
+from kstreams_assets.cli.options import app_option, json_option
 from kstreams_assets.cli.outage import window_loss
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
+from kstreams_assets.public_form import Form
 from kstreams_assets.settings import WindowSchedule
-from kstreams_assets.warehouse.calendar import WindowCalendar
 
+_TOPIC = Form(AppTopic, "name roles stores unconfirmed")
+_STORE = Form(Store, "name changelog global=is_global unconfirmed")
+_EDGE = Form(TopicEdge, "source target")
+_FINDING = Form(Finding, "subject statement=found remedy=action")
 _SAMPLES = 10
 _ADVISED: Mapping[str, str] = {
-    "recovery_points.objective_seconds": "recovery_points.objective_seconds (how much may be lost)",
-    "owners": "owners (who answers for it)",
-    "drill.command": "drill.command (how a restore drill starts it)",
+    "recovery_points.objective_seconds": "recovery_points.objective_seconds (maximum data loss)",
+    "owners": "owners (responsible people)",
+    "drill.command": "drill.command (start command for restore drills)",
 }
 _SAMPLE_EVERY_S = 0.2
 _FIRST_COMMIT_S = 30.0
@@ -49,29 +57,49 @@ _ASK_AGAIN_S = 1.0
 _LOG_TIMEOUT_S = 15.0
 
 
-@click.command()
-@click.option("--application-id", help="The application.id; not needed with --app.")
-@click.option("--bootstrap", help="host:port[,...]; not needed with --app.")
-@click.option(
-    "--app",
-    "app_file",
-    type=click.Path(path_type=Path),
-    help="A component's YAML whose connection and application id are used.",
+@click.command(
+    cls=Command,
+    epilog="kstreams-assets discover --application-id shop --bootstrap kafka:9092 \\\n"
+    "  --output defs.yaml",
 )
-@click.option(
+@option(
+    "--application-id",
+    section="Application",
+    metavar="ID",
+    help="application.id of the application; not needed with --app.",
+)
+@option(
+    "--bootstrap",
+    section="Application",
+    metavar="HOST:PORT,...",
+    help="Bootstrap servers of the cluster; not needed with --app.",
+)
+@app_option("app_file")
+@option(
     "--topology",
     "topology_file",
+    section="Application",
+    metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Text of Topology.describe(); roles and edges are then exact.",
+    help="Text of Topology.describe(), for exact roles and edges.",
 )
-@click.option(
+@option(
     "--output",
+    section="Output",
+    metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the component's YAML there.",
+    help="Write the YAML of the application to this file.",
 )
-@click.option("--force", is_flag=True, help="Replace the file of --output if it is there.")
-@click.option("--warehouse", default="warehouse", show_default=True, help="For the YAML.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option("--force", section="Output", is_flag=True, help="Replace an existing --output file.")
+@option(
+    "--warehouse",
+    section="Output",
+    metavar="PLACE",
+    default="warehouse",
+    show_default=True,
+    help="Warehouse to set in the YAML.",
+)
+@json_option
 def discover(
     application_id: str | None,
     bootstrap: str | None,
@@ -82,18 +110,15 @@ def discover(
     warehouse: str,
     as_json: bool,
 ) -> None:
-    """Find the topics of an application on a live cluster, with their roles.
+    """Discover topics and stores of an application
 
-    With --output they become the YAML that every other command takes, such as `kstreams-assets
-    follow`, which backs the application up from then on.
-
-    \f
-    Raises ConfigurationError when it is not said which application on which cluster.
+    The command reads a running cluster. With --output it writes the YAML file that all other
+    commands take with --app.
     """
     if output is not None and output.exists() and not force:
         raise ConfigurationError(
-            f"{output} is there already, and may hold settings of yours.",
-            remedy="Give another --output and compare, or --force to replace it.",
+            f"{output} already exists and may contain your settings.",
+            remedy="Give another --output and compare the files, or replace it with --force.",
         )
     target = _target(application_id, bootstrap, app_file)
     topology_file = topology_file or target.topology_file
@@ -112,9 +137,11 @@ def discover(
         [[t.name, ", ".join(sorted(t.roles)), ", ".join(t.stores)] for t in application.topics],
     )
     for finding in application.findings:
-        click.echo(f"To confirm, {finding.subject}: {finding.statement} {finding.remedy}", err=True)
+        click.echo(f"To confirm, {finding}", err=True)
     for difference in made.not_held:
-        click.echo(f"The YAML does not give {difference} as it was found here.", err=True)
+        click.echo(
+            f"The YAML file cannot express what was discovered about {difference}.", err=True
+        )
     if output is not None:
         click.echo(f"Written: {output}.")
         for guess in application.guesses:
@@ -128,7 +155,7 @@ def _what_next(attributes: Mapping[str, Any], file: Path) -> list[str]:
     lines: list[str] = []
     unset = [text for key, text in _ADVISED.items() if not _is_set(attributes, key)]
     if unset:
-        lines.append(f"Not yet set: {'; '.join(unset)}.")
+        lines.append(f"Not set yet: {'; '.join(unset)}.")
     windows = attributes["windows"]
     try:
         window = WindowCalendar(
@@ -139,10 +166,10 @@ def _what_next(attributes: Mapping[str, Any], file: Path) -> list[str]:
         pass  # a template, or a mistake that the next command reports with its place
     command = "kstreams-assets {} --app " + shlex.quote(str(file))
     lines.append(
-        f"Next: {command.format('follow')}, which takes recovery points and backs up every few"
-        f" seconds. Or, from a scheduler: {command.format('recovery-points take')} (at least once a"
-        f" window) and {command.format('backup')} after each window has closed."
-        f" {command.format('ready')} shows whether the application could be recovered."
+        f"Next: {command.format('follow')} takes recovery points and backs up every few seconds."
+        f" With a scheduler, run {command.format('recovery-points take')} at least once per window"
+        f" and {command.format('backup')} after each window. {command.format('ready')} checks the"
+        " result."
     )
     return lines
 
@@ -184,9 +211,9 @@ def _target(application_id: str | None, bootstrap: str | None, app_file: Path | 
         )
     if application_id is None or bootstrap is None:
         raise ConfigurationError(
-            "It is not said which application is meant, or on which cluster.",
-            remedy="Give --application-id and --bootstrap, or --app with a component's YAML"
-            " (which can hold the credentials of a secured cluster).",
+            "The application or its cluster is not specified.",
+            remedy="Give --application-id and --bootstrap, or --app with a YAML file, which can"
+            " hold credentials.",
         )
     return _Target(application_id, KafkaConnection(bootstrap_servers=bootstrap))
 
@@ -329,28 +356,9 @@ def _document(attributes: Mapping[str, Any]) -> str:
 def _json(application: StreamsApplication, made: Written) -> dict[str, Any]:
     return {
         "application_id": application.application_id,
-        "topics": [
-            {
-                "name": t.name,
-                "roles": sorted(r.value for r in t.roles),
-                "stores": list(t.stores),
-                "unconfirmed": list(t.unconfirmed),
-            }
-            for t in application.topics
-        ],
-        "stores": [
-            {
-                "name": s.name,
-                "changelog": s.changelog,
-                "global": s.is_global,
-                "unconfirmed": list(s.unconfirmed),
-            }
-            for s in application.stores
-        ],
+        "topics": _TOPIC.documents(application.topics),
+        "stores": _STORE.documents(application.stores),
         "not_in_the_yaml": list(made.not_held),
-        "edges": [{"source": e.source, "target": e.target} for e in application.edges],
-        "findings": [
-            {"subject": f.subject, "statement": f.statement, "remedy": f.remedy}
-            for f in application.findings
-        ],
+        "edges": _EDGE.documents(application.edges),
+        "findings": _FINDING.documents(application.findings),
     }

@@ -1,4 +1,4 @@
-"""`kstreams-assets drill`: restore into a throwaway cluster, start the application, judge."""
+"""`kstreams-assets drill`: test a restore on a throwaway cluster."""
 
 import logging
 import sys
@@ -6,29 +6,29 @@ import sys
 import click
 
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.help import Command, option
+from kstreams_assets.cli.options import app_options, as_of_option, point_option
 from kstreams_assets.cli.output import print_json
 from kstreams_assets.cli.spark_run import spark_run
-from kstreams_assets.drill.command import require_command, require_machine
-from kstreams_assets.drill.report import (
-    DrillReport,
-    ObjectiveResult,
-    objective_verdict,
-    report_document,
-    summary,
-)
-from kstreams_assets.drill.run import DrillRequest, DrillRun, report_file
+from kstreams_assets.drill.report import DrillReport, objective_verdict, report_document, summary
+from kstreams_assets.drill.run import DrillJob, DrillRequest, report_file
+from kstreams_assets.model.drill import ObjectiveResult
 from kstreams_assets.settings import ApplicationSettings
 
 _log = logging.getLogger(__name__)
 _RED = frozenset({ObjectiveResult.MISSED, ObjectiveResult.NOT_RECOVERED})
 
 
-@click.command()
+@click.command(cls=Command, epilog="kstreams-assets drill --app defs.yaml --keep")
 @app_options
-@click.option("--as-of", help="The newest point complete at this time, as 2026-11-21T14:30:00Z.")
-@click.option("--point", "point_id", help="This recovery point.")
-@click.option("--keep", is_flag=True, help="Keep the cluster, the state and the log afterwards.")
+@as_of_option
+@point_option
+@option(
+    "--keep",
+    section="Output",
+    is_flag=True,
+    help="Keep cluster, state directory and log after the drill.",
+)
 def drill(
     settings: ApplicationSettings,
     as_json: bool,
@@ -36,34 +36,30 @@ def drill(
     point_id: str | None,
     keep: bool,
 ) -> None:
-    """Restore into a throwaway cluster, start the application there, measure and judge.
+    """Test a restore on a throwaway cluster
 
-    Prints a summary; the report `restoreDrill` is a YAML file in the warehouse. Exits 1 when the
-    application did not come back with the right state, or not within the declared objective. The
-    source cluster is neither needed nor touched.
+    The drill restores into a local cluster, starts the application there and measures the
+    recovery. It does not need the source cluster. It writes a report (YAML) to the warehouse.
 
-    \f
-    Raises ConfigurationError.
+    Exit code 1: the application did not recover, or missed the declared objective.
     """
     request = DrillRequest.of(as_of, point_id, keep=keep)
-    require_command(settings)  # before a JVM is started
-    require_machine()
     with spark_run() as run:
-        report = DrillRun(settings, run.spark, run.id, log=_log.info).execute(request)
+        report = DrillJob(settings, run.spark, run.id, log=_log.info).run(request)
     if as_json:
         print_json(report_document(report))
     else:
-        _tell(settings, report)
+        _print(settings, report)
     if objective_verdict(report).result in _RED:
         sys.exit(exit_codes.CHECK_FAILED)
 
 
-def _tell(settings: ApplicationSettings, report: DrillReport) -> None:
+def _print(settings: ApplicationSettings, report: DrillReport) -> None:
     for line in summary(report):
         click.echo(line)
     click.echo(f"Report: {report_file(settings, report.drill_id)}")
     if report.kept is not None:
         click.echo(
-            f"Kept: kstreams-assets restore serve --app YAML {report.kept} starts its cluster"
-            " again, with --remove it is deleted."
+            f"The cluster is kept. kstreams-assets restore serve --app YAML {report.kept} starts"
+            " it again; add --remove to delete it."
         )

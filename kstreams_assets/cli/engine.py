@@ -5,25 +5,39 @@ from typing import Any
 
 import click
 
+from kstreams_assets.cli.help import Group, option
+from kstreams_assets.cli.options import json_option
 from kstreams_assets.cli.output import print_json, print_table
 
 
-@click.group()
+@click.group(cls=Group, epilog="kstreams-assets engine start --driver-memory 4g")
 def engine() -> None:
-    """Start, look at and stop the warm Spark of this host, which every command shares."""
+    """Manage the shared Spark engine of this host
+
+    Commands that need Spark start an engine if none runs. All commands of a user share it.
+    """
 
 
-@engine.command()
-@click.option("--driver-memory", help="Heap of its JVM, as 2g.  [default: 2g]")
-@click.option("--java-options", help="Further options of its JVM.")
-@click.option(
-    "--class-data-archive",
-    help="A file for the classes of its JVM, which starts faster with it. An engine that ends"
-    " writes it where it does not exist.",
+@engine.command(epilog="kstreams-assets engine start --driver-memory 4g --idle 3600")
+@option(
+    "--driver-memory", section="Engine", metavar="SIZE", help="Heap size of the JVM (default: 2g)."
 )
-@click.option("--master", help="Spark master URL.  [default: local[*]]")
-@click.option("--idle", type=float, help="Seconds after which it ends unused.  [default: 900]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option("--java-options", section="Engine", metavar="TEXT", help="Additional JVM options.")
+@option(
+    "--class-data-archive",
+    section="Engine",
+    metavar="FILE",
+    help="Class-data archive for a faster JVM start; created if it is missing.",
+)
+@option("--master", section="Engine", metavar="URL", help="Spark master URL (default: local[*]).")
+@option(
+    "--idle",
+    section="Engine",
+    metavar="SECONDS",
+    type=float,
+    help="Stop the engine after this many idle seconds (default: 900).",
+)
+@json_option
 def start(
     driver_memory: str | None,
     java_options: str | None,
@@ -32,10 +46,11 @@ def start(
     idle: float | None,
     as_json: bool,
 ) -> None:
-    """Start an engine, unless one with these settings runs, and let it warm up.
+    """Start and warm up an engine
 
-    Commands start one by themselves where there is none. They use any that runs, unless variables
-    (KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY ...) ask for another.
+    The command does nothing if an engine with these settings runs. Other commands use any running
+    engine. To make them use an engine with certain settings, set environment variables such as
+    KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY.
     """
     from spark_resources.session import LazySession
     from spark_resources.settings import SparkSettings
@@ -61,10 +76,10 @@ def start(
         click.echo(f"The engine is ready after {took:.1f} s.")
 
 
-@engine.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@engine.command(epilog="kstreams-assets engine status --json")
+@json_option
 def status(as_json: bool) -> None:
-    """The engines of this user that run."""
+    """List running engines of this user"""
     found = _engines()
     if as_json:
         print_json({"engines": found})
@@ -73,9 +88,12 @@ def status(as_json: bool) -> None:
     print_table(f"{len(found)} engines", columns, [[one[c] for c in columns] for one in found])
 
 
-@engine.command()
+@engine.command(epilog="kstreams-assets engine stop")
 def stop() -> None:
-    """Stop the engines of this user; what runs on them fails, and can be run again."""
+    """Stop all engines of this user
+
+    Commands that use an engine fail. Run them again afterwards.
+    """
     from spark_resources.engine import engines
     from spark_resources.engine import stop as stop_engine
 

@@ -15,10 +15,12 @@ import click
 from kstreams_assets.backup.follow import Follower, FollowerStatus, status_of, trouble_of
 from kstreams_assets.backup.follow import follow as follow_all
 from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.help import Group, option
 from kstreams_assets.cli.options import (
     app_options,
     apps_options,
     limit_options,
+    listen_option,
     new_lineage_option,
 )
 from kstreams_assets.cli.output import print_facts, print_json, say_guesses
@@ -27,25 +29,28 @@ from kstreams_assets.metrics.collect import Scrape
 from kstreams_assets.metrics.exposition import HEALTH, LIVE, MetricsServer, parse_address
 from kstreams_assets.settings import ApplicationSettings
 
-_TOLD_EVERY_S = 60.0
+_STATUS_EVERY_S = 60.0
 _SCRAPE_S = 8.0
 
 
-@click.group(invoke_without_command=True)
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    epilog="kstreams-assets follow --app defs.yaml --listen 127.0.0.1:9464",
+)
 @apps_options
 @limit_options("backup")
-@click.option(
+@option(
     "--every",
     "every_s",
+    section="Limits",
+    metavar="SECONDS",
     default=2.0,
     show_default=True,
     type=click.FloatRange(min=0.1),
-    help="Seconds between two recovery points; more where one costs more than half a core.",
+    help="Minimum time between two recovery points.",
 )
-@click.option(
-    "--listen",
-    help="Serve /health, /live and Prometheus' /metrics on this host:port; port 0: a free one.",
-)
+@listen_option("/health, /live and /metrics (Prometheus)")
 @new_lineage_option
 def follow(
     all_settings: Sequence[ApplicationSettings],
@@ -53,16 +58,15 @@ def follow(
     listen: str | None,
     new_lineage: bool,
 ) -> None:
-    """Take recovery points and back up what came before them, every few seconds.
+    """Back up an application every few seconds
 
-    Until stopped. A loss of the cluster then costs seconds, however long the windows are. Windows
-    are closed from what is there, and appear in Dagster by themselves. SIGTERM and Ctrl-C end it
-    cleanly after the step that has begun, a second one at once; killed, it goes on where it was.
-    It tries again after errors; without a success for ten minutes, or when another follower has
-    taken over, it ends with exit code 2. With several applications, each ends for itself.
+    The follower takes a recovery point and backs up all records before it, until you stop it. If
+    the source cluster is lost, only the last seconds are missing. Closed windows appear in Dagster.
 
-    \f
-    Raises ConfigurationError.
+    SIGTERM or Ctrl-C ends the follower after the current step, a second signal at once. A killed
+    follower continues where it stopped. Each application is followed independently.
+
+    Exit code 2: no success for ten minutes, or another follower took over.
     """
     ended = threading.Event()
     ending = _Ending(ended)
@@ -71,7 +75,7 @@ def follow(
     logging.getLogger("kstreams_assets.backup.follow").setLevel(logging.INFO)
     with contextlib.ExitStack() as opened, spark_run() as run:
         followers = [
-            Follower(one, run.spark, run.id, every_s, _Told(), new_lineage=new_lineage)
+            Follower(one, run.spark, run.id, every_s, _StatusLines(), new_lineage=new_lineage)
             for one in all_settings
         ]
         if listen is not None:
@@ -87,7 +91,7 @@ def follow(
             say_guesses(one)
         follow_all(followers, ended)
     for follower in followers:
-        click.echo(f"{_line(follower.status)} Ended.")
+        click.echo(f"{_line(follower.status)} Stopped.")
 
 
 class _Ending:
@@ -102,7 +106,7 @@ class _Ending:
         self._ended.set()
 
 
-class _Told:
+class _StatusLines:
     """A line for the first covered point, and then one a minute."""
 
     def __init__(self) -> None:
@@ -110,19 +114,21 @@ class _Told:
 
     def __call__(self, status: FollowerStatus) -> None:
         now = time.monotonic()
-        if status.covered_point is not None and now - self._at >= _TOLD_EVERY_S:
+        if status.covered_point is not None and now - self._at >= _STATUS_EVERY_S:
             self._at = now
             click.echo(_line(status))
 
 
 def _line(status: FollowerStatus) -> str:
     if status.covered_point is None or status.covered_at_ms is None:
-        return f"{status.application_id}: no point is covered yet. {status.problem}".strip()
+        return (
+            f"{status.application_id}: no recovery point is covered yet. {status.problem}"
+        ).strip()
     age_s = time.time() - status.covered_at_ms / 1000
     return (
-        f"{status.application_id}: point {status.covered_point} ({status.guarantee}) is covered,"
-        f" {age_s:.1f} s old; {status.steps} points, {status.records:,} records,"
-        f" a step takes {status.step_s:.1f} s. {status.problem}".strip()
+        f"{status.application_id}: newest covered point {status.covered_point}"
+        f" ({status.guarantee}), {age_s:.1f} s old; {status.steps} points, {status.records:,}"
+        f" records, {status.step_s:.1f} s per step. {status.problem}".strip()
     )
 
 
@@ -141,12 +147,13 @@ def _lines(followers: Sequence[Follower], trouble: Callable[[Follower], str]) ->
     return "\n".join(f"{name}: {text}" for name, text in troubles if text)
 
 
-@follow.command()
+@follow.command(epilog="kstreams-assets follow status --app defs.yaml")
 @app_options
 def status(settings: ApplicationSettings, as_json: bool) -> None:
-    """How the follower of an application is. Exits 1 if its newest covered point is too old.
+    """Show the status of a follower
 
-    Too old is older than recoveryPoints.objectiveSeconds, 60 s where there is none.
+    Exit code 1: the newest covered recovery point is older than
+    recovery_points.objective_seconds (default: 60 seconds).
     """
     found = status_of(settings.warehouse, settings.application_id)
     trouble = trouble_of(settings)
@@ -162,6 +169,6 @@ def status(settings: ApplicationSettings, as_json: bool) -> None:
     else:
         if found is not None:
             print_facts(f"Follower of {settings.application_id}", asdict(found))
-        click.echo(trouble or "It follows.")
+        click.echo(trouble or "The follower is running.")
     if trouble:
         sys.exit(exit_codes.CHECK_FAILED)

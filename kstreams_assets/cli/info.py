@@ -2,40 +2,33 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from kstreams_assets.app_file.read import load_settings
+from kstreams_assets.cli.help import Command
+from kstreams_assets.cli.options import app_option, json_option, warehouse_option
 from kstreams_assets.cli.output import print_json
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.metrics.info import ApplicationInfo, WarehouseInfo, warehouse_info
+from kstreams_assets.metrics.info import WAREHOUSE, ApplicationInfo, WarehouseInfo, warehouse_info
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import bytes_text, duration, iso_time
 
 
-@click.command()
-@click.option(
-    "--app",
-    "app_files",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="The component's YAML (defs.yaml); repeat for more. Of these also what is due is shown.",
-)
-@click.option("--warehouse", help="Folder of the tables, or s3://...; replaces the YAML's.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.command(cls=Command, epilog="kstreams-assets info --warehouse /backup/warehouse")
+@app_option("app_files", multiple=True)
+@warehouse_option
+@json_option
 def info(app_files: Sequence[Path], warehouse: str | None, as_json: bool) -> None:
-    """What a warehouse holds of every application: points, windows, bytes, last checks.
+    """Summarize the contents of a warehouse
 
-    Needs no broker and no JVM; with --warehouse not even a YAML.
-
-    \f
-    Raises ConfigurationError when neither a YAML nor a warehouse is given.
+    The summary lists recovery points, windows, sizes and the newest checks of each application.
+    With --app it also shows due windows and restorability. The command reads the warehouse only.
     """
     found = _infos(app_files, warehouse)
     if as_json:
-        print_json({"warehouses": [_document(one) for one in found]})
+        print_json({"warehouses": WAREHOUSE.documents(found)})
         return
     for one in found:
         number = len(one.applications)
@@ -52,8 +45,8 @@ def _infos(app_files: Sequence[Path], warehouse: str | None) -> list[WarehouseIn
     settings = [load_settings(file, warehouse=warehouse) for file in app_files]
     if not settings and warehouse is None:
         raise ConfigurationError(
-            "Neither a YAML nor a warehouse is given.",
-            remedy="Give --app with the component's YAML, or --warehouse.",
+            "Neither --app nor --warehouse is given.",
+            remedy="Give a YAML file with --app, or a warehouse with --warehouse.",
         )
     if not settings and warehouse is not None:
         return [warehouse_info(Warehouse.at(warehouse))]
@@ -100,18 +93,18 @@ def _lines(found: ApplicationInfo, now_ms: int) -> list[tuple[str, str]]:
 def _newest(found: ApplicationInfo, now_ms: int) -> str:
     exact, covered = found.newest_exact, found.newest_covered
     if exact is not None:
-        return f"{exact.id} restores exactly ({_ago(exact.taken_at_ms, now_ms)})"
+        return f"{exact.id} is exact ({_ago(exact.taken_at_ms, now_ms)})"
     if covered is not None and covered == found.newest_enough:
         ago = _ago(covered.taken_at_ms, now_ms)
-        return f"{covered.id} gives {covered.gives}, as the application does ({ago})"
+        return f"{covered.id} is {covered.gives}, like the application ({ago})"
     if covered is not None:
         ago = _ago(covered.taken_at_ms, now_ms)
-        return f"{covered.id} gives {covered.gives} ({ago}); none restores exactly"
+        return f"{covered.id} is {covered.gives} ({ago}); no point is exact"
     if found.newest_point is None:
         return "none"
     ago = _ago(found.newest_point.taken_at_ms, now_ms)
     if found.due is None:
-        return f"{found.newest_point.id} ({ago}); give --app to see what it restores"
+        return f"{found.newest_point.id} ({ago}); add --app to see its restorability"
     return f"{found.newest_point.id} ({ago}); no point is covered by backups"
 
 
@@ -120,9 +113,7 @@ def _points(found: ApplicationInfo) -> str:
     since = "" if oldest is None else f" since {iso_time(oldest.taken_at_ms)}"
     pinned = f", {found.pinned} pinned" if found.pinned else ""
     restores = (
-        f", {found.unfinished_restores} restores are not finished"
-        if found.unfinished_restores
-        else ""
+        f", {found.unfinished_restores} unfinished restores" if found.unfinished_restores else ""
     )
     return f"{found.points:,}{since}{pinned}{restores}"
 
@@ -131,7 +122,7 @@ def _windows(found: ApplicationInfo) -> str:
     until = (
         "" if found.backed_up_to_ms is None else f", backed up to {iso_time(found.backed_up_to_ms)}"
     )
-    together = f", {found.put_together} put together" if found.put_together else ""
+    together = f", {found.put_together} merged" if found.put_together else ""
     due = "" if found.due is None else f", {found.due} due"
     return f"{found.windows:,}{together}{due}{until}"
 
@@ -145,7 +136,7 @@ def _verified(found: ApplicationInfo, now_ms: int) -> str:
         if verified.full_at_ms is None
         else f"in full {_ago(verified.full_at_ms, now_ms)}"
     )
-    state = f"{len(verified.open)} findings are open" if verified.open else "sound"
+    state = f"{len(verified.open)} open findings" if verified.open else "sound"
     return f"{_ago(verified.any_at_ms, now_ms)}, {full}: {state}"
 
 
@@ -157,55 +148,11 @@ def _drill(found: ApplicationInfo, now_ms: int) -> str:
 
 def _expire(found: ApplicationInfo) -> str:
     if found.due is None:
-        return "give --app to see what its policy keeps"
+        return "add --app to see its policy"
     if found.expires is None:
-        return "no policy: everything stays (keep: in the YAML)"
-    return f"up to {found.expires:,} points would go (kstreams-assets expire --dry-run)"
+        return "no policy (keep in the YAML): the default rule applies"
+    return f"up to {found.expires:,} points to delete (kstreams-assets expire --dry-run)"
 
 
 def _ago(at_ms: int, now_ms: int) -> str:
     return f"{duration(now_ms - at_ms)} ago" if at_ms <= now_ms else iso_time(at_ms)
-
-
-def _document(found: WarehouseInfo) -> dict[str, Any]:
-    return {
-        "warehouse": found.root,
-        "table_bytes": found.table_bytes,
-        "applications": [
-            {
-                "application_id": one.application_id,
-                "points": one.points,
-                "pinned": one.pinned,
-                "newest_point": None if one.newest_point is None else one.newest_point.id,
-                "oldest_point": None if one.oldest_point is None else one.oldest_point.id,
-                "newest_exact": None if one.newest_exact is None else one.newest_exact.id,
-                "newest_covered": None if one.newest_covered is None else one.newest_covered.id,
-                "gives": None if one.newest_covered is None else one.newest_covered.gives.value,
-                "windows": one.windows,
-                "put_together": one.put_together,
-                "due": one.due,
-                "backed_up_to": None
-                if one.backed_up_to_ms is None
-                else iso_time(one.backed_up_to_ms),
-                "records": one.records,
-                "bytes": one.bytes,
-                "bytes_by_role": dict(one.bytes_by_role),
-                "saved_bytes": one.saved_bytes,
-                "ktable_bytes": one.ktable_bytes,
-                "growth_bytes_per_day": one.growth_per_day,
-                "verified_at": _time(one.verified.any_at_ms),
-                "verified_in_full_at": _time(one.verified.full_at_ms),
-                "open_findings": len(one.verified.open),
-                "drilled_at": _time(one.drilled_at_ms),
-                "drill_passed": one.drill_passed,
-                "unfinished_restores": one.unfinished_restores,
-                "ready": None if one.not_ready_because is None else not one.not_ready_because,
-                "expires": one.expires,
-            }
-            for one in found.applications
-        ],
-    }
-
-
-def _time(at_ms: int | None) -> str | None:
-    return None if at_ms is None else iso_time(at_ms)

@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from kstreams_assets.cli.help import Command, option
 from kstreams_assets.errors import ConfigurationError
 
 _PYPROJECT: Final = """\
@@ -76,16 +77,19 @@ retention:
 """
 
 
-@click.command()
+@click.command(cls=Command, epilog="kstreams-assets init backups")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
+@option(
     "--module",
-    help="The Python module of the code location; default: the folder's name with _ for -.",
+    section="Output",
+    metavar="NAME",
+    help="Python module of the code location (default: derived from the folder name).",
 )
 def init(folder: Path, module: str | None) -> None:
-    """Make a folder that Dagster can load; nothing that is there already is changed.
+    """Create a Dagster project for backups
 
-    An application is then a folder below MODULE/defs with its defs.yaml, which `discover` writes.
+    The command changes no existing file. Each application is a folder below MODULE/defs with a
+    defs.yaml file. `kstreams-assets discover` writes this file.
     """
     module = module or re.sub(r"[^A-Za-z0-9]+", "_", folder.resolve().name)
     if not module.isidentifier():

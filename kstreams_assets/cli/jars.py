@@ -2,12 +2,16 @@
 
 import click
 
+from kstreams_assets.cli.help import Group
 from spark_resources.fetch_jars import main
 
 
-@click.group()
+@click.group(cls=Group, epilog="kstreams-assets jars fetch")
 def jars() -> None:
-    """Fetch the jars of Spark (backups, restores) and of a local Kafka (drills)."""
+    """Download jars of Spark and of a local Kafka
+
+    Spark needs them for backups and restores. Drills need a local Kafka broker.
+    """
 
 
 jars.add_command(main, "fetch")

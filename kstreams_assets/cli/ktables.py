@@ -7,38 +7,52 @@ from typing import Any
 import click
 
 from kstreams_assets.backup.requests import window_statuses
-from kstreams_assets.checks import Evaluation, problem_lines, short_text
+from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.checks import EVALUATION, Evaluation, problem_lines, short_text
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.help import Group, option
+from kstreams_assets.cli.options import app_options, last_option
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.checks import judge_all
-from kstreams_assets.ktables.run import make_snapshots, table_stores
-from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.ktables.state import require_store, why_unconfirmed
+from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.ktables.stores import require_store, table_stores, why_unconfirmed
+from kstreams_assets.model.snapshot import SNAPSHOT, Snapshot, TableStore
+from kstreams_assets.model.spans import Window
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.spans import Window
 
-
-@click.group("ktables")
-def ktables() -> None:
-    """Make and list snapshots of state stores: Delta tables, one for each window."""
-
-
-@ktables.command()
-@app_options
-@click.option("--store", "names", multiple=True, help="Only this store; repeat for more.")
-@click.option("--window", "keys", multiple=True, help="A window; repeat for more.")
-@click.option(
-    "--last",
-    default=1,
-    show_default=True,
-    help="Without --window: of how many backed-up windows, newest first.",
+store_option = option(
+    "--store",
+    "names",
+    section="Selection",
+    metavar="STORE",
+    multiple=True,
+    help="State store to include (default: all stores). Repeatable.",
 )
+
+
+@click.group("ktables", cls=Group, epilog="kstreams-assets ktables make --app defs.yaml")
+def ktables() -> None:
+    """Create and list snapshots of state stores
+
+    A snapshot holds the rows of a state store at the end of a window, in a Delta table.
+    """
+
+
+@ktables.command(epilog="kstreams-assets ktables make --app defs.yaml --store order-totals")
+@app_options
+@store_option
+@option(
+    "--window",
+    "keys",
+    section="Selection",
+    metavar="KEY",
+    multiple=True,
+    help="Window to snapshot (default: see --last). Repeatable.",
+)
+@last_option("backed-up windows", default=1)
 def make(
     settings: ApplicationSettings,
     as_json: bool,
@@ -46,12 +60,11 @@ def make(
     keys: tuple[str, ...],
     last: int,
 ) -> None:
-    """Make tables of the state stores of windows that are backed up. Needs no broker.
+    """Create snapshots of state stores
 
-    Exits 1 when a check failed: a row cannot be decoded, or compaction may have taken records.
+    Snapshots are computed from backups. The command does not contact the cluster.
 
-    \f
-    Raises ConfigurationError for an unknown store or window.
+    Exit code 1: a row could not be decoded, or compaction may have removed records.
     """
     stores = _stores(settings, names)
     calendar = WindowCalendar(settings.windows)
@@ -65,21 +78,20 @@ def make(
         sys.exit(exit_codes.CHECK_FAILED)
 
 
-@ktables.command("list")
+@ktables.command("list", epilog="kstreams-assets ktables list --app defs.yaml --last 5")
 @app_options
-@click.option("--store", "names", multiple=True, help="Only this store; repeat for more.")
-@click.option("--last", default=20, show_default=True, help="How many, newest first.")
+@store_option
+@last_option("snapshots")
 def list_snapshots(
     settings: ApplicationSettings, as_json: bool, names: tuple[str, ...], last: int
 ) -> None:
-    """The snapshots that there are, newest windows first. Needs no broker.
+    """List snapshots of state stores
 
-    \f
-    Raises UnknownStoreError.
+    The command reads the warehouse only.
     """
     for name in names:
         require_store(settings, name)
-    found = SnapshotsTable(settings.warehouse).of(settings.application_id, stores=names or None)
+    found = Repository.open(settings).snapshots.of(stores=names or None)
     found = sorted(found, key=lambda s: (-s.window.start_ms, s.store))[:last]
     evaluations = judge_all(settings, found)
     if as_json:
@@ -94,11 +106,11 @@ def _stores(settings: ApplicationSettings, names: Sequence[str]) -> list[TableSt
     stores = table_stores(settings)
     for store in settings.application.stores:
         if not names and (why := why_unconfirmed(settings, store.name)):
-            click.echo(f"NOTE No table of store {store.name}: {why}.", err=True)
+            click.echo(f"NOTE Store {store.name} gets no table: {why}.", err=True)
     unknown = sorted(set(names) - {store.store for store in stores})
     if unknown:
         raise ConfigurationError(
-            f"The log of store {', '.join(unknown)} is not backed up.",
+            f"The changelog of store {', '.join(unknown)} is not backed up.",
             remedy=f"Stores with a backup: {', '.join(s.store for s in stores) or 'none'}; see"
             " include and exclude in the YAML.",
         )
@@ -150,22 +162,14 @@ def _report(
 
 
 def _print(title: str, snapshots: Sequence[Snapshot], evaluations: Sequence[Evaluation]) -> None:
+    columns, rows = SNAPSHOT.table(
+        snapshots, "window", "store", "rows", "bytes", "taken_at", "base_window", "records_read"
+    )
+    checks = [short_text(_of(snapshot, evaluations)) for snapshot in snapshots]
     print_table(
         title,
-        ["window", "store", "rows", "bytes", "recovery point", "base", "read", "checks"],
-        [
-            [
-                snapshot.window.key,
-                snapshot.store,
-                snapshot.rows,
-                snapshot.bytes,
-                iso_time(snapshot.taken_at_ms),
-                snapshot.base_window or "",
-                snapshot.records,
-                short_text(_of(snapshot, evaluations)),
-            ]
-            for snapshot in snapshots
-        ],
+        [*columns, "checks"],
+        [[*row, cell] for row, cell in zip(rows, checks, strict=True)],
     )
 
 
@@ -175,32 +179,5 @@ def _of(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> list[Evaluatio
 
 
 def _document(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    return {
-        "window": snapshot.window.key,
-        "store": snapshot.store,
-        "topic": snapshot.topic,
-        "recovery_point": snapshot.point_id,
-        "taken_at": iso_time(snapshot.taken_at_ms),
-        "proved": snapshot.proved,
-        "reason": snapshot.reason,
-        "rows": snapshot.rows,
-        "bytes": snapshot.bytes,
-        "base_window": snapshot.base_window,
-        "records_read": snapshot.records,
-        "problem_rows": snapshot.problem_rows,
-        "delta_version": snapshot.delta_version,
-        "took_ms": snapshot.took_ms,
-        "checks": _checks(_of(snapshot, evaluations)),
-    }
-
-
-def _checks(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    return [
-        {
-            "check": found.check,
-            "passed": found.passed,
-            "severity": found.severity.value,
-            "explanation": found.explanation,
-        }
-        for found in evaluations
-    ]
+    checks = EVALUATION.documents(_of(snapshot, evaluations))
+    return {**SNAPSHOT.document(snapshot), "checks": checks}

@@ -16,9 +16,10 @@ from typing import Any, Final, NoReturn
 import click
 
 from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.help import Group
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.home import home_failure
-from kstreams_assets.kafka.secret import mask_secrets
+from kstreams_assets.secret import mask_secrets
 
 _log = logging.getLogger("kstreams_assets.cli")
 
@@ -36,32 +37,32 @@ class _Masked(logging.Formatter):
 
 
 COMMANDS: Final = {
-    "backup": "Back up all due windows, or the given ones.",
-    "completeness": "Evaluate the rules by which the business knows that nothing is lost.",
-    "copy": "Keep a second copy of a warehouse, in another folder or account.",
-    "discover": "Find the topics of an application on a live cluster, with their roles.",
-    "drill": "Restore into a throwaway cluster, start the application there, measure and judge.",
-    "engine": "Start, look at and stop the warm Spark of this host, which every command shares.",
-    "expire": "Drop recovery points by policy, and of the backups what no kept point needs.",
-    "follow": "Take recovery points and back up what came before them, every few seconds.",
-    "governance": "Compare what is declared of an application with its cluster.",
-    "info": "What a warehouse holds of every application: points, windows, bytes, last checks.",
-    "init": "Make a folder that Dagster can load; nothing that is there already is changed.",
-    "jars": "Fetch the jars of Spark (backups, restores) and of a local Kafka (drills).",
-    "ktables": "Make and list snapshots of state stores: Delta tables, one for each window.",
-    "metrics": "Metrics of applications, from brokers and warehouse, for Prometheus.",
-    "ready": "Whether the application could be recovered right now, and why.",
-    "recovery-points": "Take, list, show and pin cuts of an application.",
-    "restore": "Restore an application to another cluster, and hand it over.",
-    "state": "What a store held of one key, from its snapshots.",
-    "verify": "Whether all that a warehouse holds is as it was written; names what is damaged.",
-    "windows": "Closed windows, newest first: which are backed up, due or damaged.",
+    "backup": "Back up all due windows or selected ones",
+    "completeness": "Evaluate completeness rules and list results",
+    "copy": "Copy a warehouse to another folder or account",
+    "discover": "Discover topics and stores of an application",
+    "drill": "Test a restore on a throwaway cluster",
+    "engine": "Manage the shared Spark engine of this host",
+    "expire": "Delete recovery points and backups by policy",
+    "follow": "Back up an application every few seconds",
+    "governance": "Compare declared settings with the cluster",
+    "info": "Summarize the contents of a warehouse",
+    "init": "Create a Dagster project for backups",
+    "jars": "Download jars of Spark and of a local Kafka",
+    "ktables": "Create and list snapshots of state stores",
+    "metrics": "Export metrics for Prometheus",
+    "ready": "Check if the application is restorable now",
+    "recovery-points": "Take, list, show and pin recovery points",
+    "restore": "Restore an application to another cluster",
+    "state": "Show the value of a key in a state store",
+    "verify": "Check for missing or altered warehouse files",
+    "windows": "List closed windows and their backup state",
 }
-"""Each is of the module of its name, which is imported when the command runs: help is quick."""
+"""Each is in the module of its name, which is imported when the command runs: help is quick."""
 
 
-class _Commands(click.Group):
-    """The commands; that nobody reads standard output to its end is no red check."""
+class _Commands(Group):
+    """The commands; a closed standard output is an error, not a failed check."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names."""
@@ -85,15 +86,8 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in the help, without an import."""
         del ctx
-        longest = max(map(len, COMMANDS))
-        room = formatter.width - 6 - longest
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, click.Command(name, help=text).get_short_help_str(room))
-                    for name, text in COMMANDS.items()
-                ]
-            )
+            formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
         """Run a command."""
@@ -135,19 +129,26 @@ def _keep_pandas_out() -> None:
         sys.meta_path.remove(absent)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="kstreams-assets discover --application-id shop --bootstrap kafka:9092 \\\n"
+    "  --output defs.yaml\nkstreams-assets follow --app defs.yaml",
+)
 @click.version_option(package_name="kstreams-assets", message="%(prog)s %(version)s")
 @click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Progress on standard error even if it is no terminal; stack traces of errors.",
+    help="Print progress and stack traces to standard error.",
 )
 def cli(verbose: bool) -> None:
-    """Back up and restore Kafka Streams applications as a unit.
+    """Back up and restore Kafka Streams applications
 
-    Exit code 0: done, every check passed. 1: a check failed. 2: an error, named in one line.
-    130: interrupted.
+    Topics, state and group offsets of an application are backed up together and restored together.
+
+    Exit code 0: success. Exit code 1: a check failed. Exit code 2: an error. Exit code 130:
+    interrupted.
     """
     standard_error = logging.StreamHandler(sys.stderr)
     standard_error.setFormatter(_Masked("%(asctime)s %(levelname)s %(message)s"))
@@ -170,7 +171,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def main() -> None:
     """Run the command line; an error is one line, its stack trace is logged with --verbose.
 
-    Exit code 1 is for checks alone: whatever was not foreseen ends with 2.
+    Exit code 1 is for checks alone: unexpected errors end with 2.
     """
     try:
         cli.main(prog_name="kstreams-assets", standalone_mode=False)
@@ -192,7 +193,7 @@ def main() -> None:
 
 
 def _interrupted() -> NoReturn:
-    click.echo("Interrupted; what was committed stays, run the same command again.", err=True)
+    click.echo("Interrupted. Committed work is kept; run the same command again.", err=True)
     sys.exit(exit_codes.INTERRUPTED)
 
 
@@ -215,7 +216,7 @@ def _end(text: str, error: Exception) -> NoReturn:
 
 def _unforeseen(error: Exception) -> str:
     # What follows the first line in errors of Java and Rust are their stack traces.
-    said = next((line for line in str(error).splitlines() if line.strip()), "without a text")
+    said = next((line for line in str(error).splitlines() if line.strip()), "no message")
     if type(error).__module__.partition(".")[0] in _OF_SPARK or said.startswith(_OF_GRPC):
         from spark_resources.failures import spark_failure
 
@@ -224,15 +225,15 @@ def _unforeseen(error: Exception) -> str:
             return str(failure)
     if (homeless := home_failure(error)) is not None:
         return str(homeless)
-    from kstreams_assets.warehouse.table import disk_remedy  # which loads pyarrow
+    from kstreams_assets.store.folders import disk_remedy
 
     remedy = disk_remedy(error)
     if remedy is not None:
         return f"{said.strip().rstrip('.')}. {remedy}"
     return (
-        f"{type(error).__name__}: {said.strip().rstrip('.')}. This was not foreseen: what was"
-        " committed stays; run the command again as kstreams-assets -v ... for the stack trace,"
-        " and report it."
+        f"{type(error).__name__}: {said.strip().rstrip('.')}. This error was not expected."
+        " Committed work is kept. Run the command again as kstreams-assets -v ... for the stack"
+        " trace, and report it."
     )
 
 

@@ -6,28 +6,35 @@ from pathlib import Path
 
 import click
 
-from kstreams_assets.cli.options import apps_options
+from kstreams_assets.cli.help import Command, option
+from kstreams_assets.cli.options import apps_options, listen_option
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.metrics.collect import Scrape
 from kstreams_assets.metrics.exposition import MetricsServer, parse_address, write_textfile
 from kstreams_assets.settings import ApplicationSettings
 
 
-@click.command()
-@apps_options
-@click.option(
-    "--textfile",
-    type=click.Path(path_type=Path),
-    help="Write them once into this file (*.prom, for node_exporter).",
+@click.command(
+    cls=Command, epilog="kstreams-assets metrics --app defs.yaml --listen 127.0.0.1:9464"
 )
-@click.option("--listen", help="Serve them on this host:port until stopped; port 0: a free one.")
-@click.option(
+@apps_options
+@option(
+    "--textfile",
+    section="Output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the metrics once to this *.prom file (node_exporter).",
+)
+@listen_option("the metrics")
+@option(
     "--timeout",
     "timeout_s",
+    section="Limits",
+    metavar="SECONDS",
     default=8.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds that a scrape may take; below Prometheus' own scrape_timeout.",
+    help="Timeout of a scrape; set it below scrape_timeout of Prometheus.",
 )
 def metrics(
     all_settings: Sequence[ApplicationSettings],
@@ -35,16 +42,14 @@ def metrics(
     listen: str | None,
     timeout_s: float,
 ) -> None:
-    """Metrics of applications, from brokers and warehouse, for Prometheus. Needs no JVM.
+    """Export metrics for Prometheus
 
-    What does not answer in time has kstreams_up 0; the rest is there all the same.
-
-    \f
-    Raises ConfigurationError.
+    Metrics come from the brokers and the warehouse. A source that does not answer in time has
+    kstreams_up 0; the metrics of all other sources are exported.
     """
     if (textfile is None) == (listen is None):
         raise ConfigurationError(
-            "One of --textfile and --listen is needed, not both.",
+            "Exactly one of --textfile and --listen is required.",
             remedy="Give --textfile FILE.prom, or --listen 127.0.0.1:9464.",
         )
     scrape = Scrape(all_settings, timeout_s=timeout_s)

@@ -8,19 +8,87 @@ from typing import Any, Final, Literal
 
 import click
 
-from kstreams_assets.app_file.blocks import LEAST_RATE
 from kstreams_assets.app_file.read import load_settings
+from kstreams_assets.cli.help import option
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.table import absence
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import LEAST_RATE, ApplicationSettings
 
+_Decorator = Callable[[Any], Any]
 _READERS: Final = frozenset({"windows", "list", "show", "ready", "state", "map"})
 """Commands whose answer comes from the warehouse alone: where there is none, they say so. Others
 make one and say that (backup, take, governance), or fail for want of what they need."""
 
 
+def app_option(name: str, *, required: bool = False, multiple: bool = False) -> _Decorator:
+    """--app, handed on under this name."""
+    return option(
+        "--app",
+        name,
+        section="Application",
+        required=required,
+        multiple=multiple,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"YAML file of the application (defs.yaml).{' Repeatable.' if multiple else ''}",
+    )
+
+
+application_id_option: Final = option(
+    "--application-id",
+    section="Application",
+    metavar="ID",
+    help="Application to use if the YAML file holds several.",
+)
+_bootstrap_option: Final = option(
+    "--bootstrap",
+    section="Application",
+    metavar="HOST:PORT,...",
+    help="Bootstrap servers of the source cluster (overrides the YAML).",
+)
+warehouse_option: Final = option(
+    "--warehouse",
+    section="Application",
+    metavar="PLACE",
+    help="Warehouse: a folder or s3://bucket/prefix (overrides the YAML).",
+)
+json_option: Final = option("--json", "as_json", section="Output", is_flag=True, help="Print JSON.")
+
+as_of_option: Final = option(
+    "--as-of",
+    section="Selection",
+    metavar="TIME",
+    help="Newest recovery point complete at this ISO 8601 time, such as 2026-11-21T14:30:00Z.",
+)
+point_option: Final = option(
+    "--point", "point_id", section="Selection", metavar="ID", help="Use this recovery point."
+)
+
+
+def listen_option(pages: str) -> _Decorator:
+    """--listen: where a command serves these pages."""
+    return option(
+        "--listen",
+        section="Output",
+        metavar="HOST:PORT",
+        help=f"Serve {pages} at this address; port 0 selects a free port.",
+    )
+
+
+def last_option(what: str, *, default: int = 20) -> _Decorator:
+    """--last: how many rows a command lists."""
+    return option(
+        "--last",
+        section="Selection",
+        metavar="N",
+        default=default,
+        show_default=True,
+        help=f"Number of {what}, newest first.",
+    )
+
+
 def app_options(command: Callable[..., None]) -> Callable[..., None]:
-    """--app, --application-id, --bootstrap, --warehouse and --notes-in, handed on as `settings`;
+    """--app, --application-id, --bootstrap, --warehouse and --state-in, handed on as `settings`;
     and --json.
 
     The command gets the keyword arguments `settings` (ApplicationSettings) and `as_json`.
@@ -32,7 +100,7 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
         application_id: str | None,
         bootstrap: str | None,
         warehouse: str | None,
-        notes_in: str | None,
+        state_in: str | None,
         **rest: Any,  # noqa: ANN401 - whatever options the command has of its own
     ) -> None:
         settings = load_settings(
@@ -40,41 +108,39 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             application_id=application_id,
             bootstrap_servers=bootstrap,
             warehouse=warehouse,
-            notes_in=notes_in,
+            state_in=state_in,
         )
-        missing = absence(settings.warehouse, settings.application_id)
+        missing = Repository.open(settings).absence()
         if missing is not None and click.get_current_context().info_name in _READERS:
             click.echo(f"NOTE {missing}", err=True)
         command(settings=settings, **rest)
 
     decorated: Callable[..., None] = with_settings
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option(
-            "--notes-in",
-            help="Folder for what restores and drills note, if the warehouse is only read (a copy);"
-            " replaces the YAML's.",
+    for declared in (
+        json_option,
+        option(
+            "--state-in",
+            "state_in",
+            alias="--notes-in",
+            section="Application",
+            metavar="PLACE",
+            help="Store restore and drill state here and only read the warehouse"
+            " (overrides the YAML).",
         ),
-        click.option("--warehouse", help="Folder of the tables, or s3://...; replaces the YAML's."),
-        click.option("--bootstrap", help="host:port[,...]; replaces the YAML's."),
-        click.option("--application-id", help="Which application, if the YAML has several."),
-        click.option(
-            "--app",
-            "app_file",
-            required=True,
-            type=click.Path(path_type=Path),
-            help="The component's YAML (defs.yaml).",
-        ),
+        warehouse_option,
+        _bootstrap_option,
+        application_id_option,
+        app_option("app_file", required=True),
     ):
-        decorated = option(decorated)
+        decorated = declared(decorated)
     return decorated
 
 
-new_lineage_option = click.option(
+new_lineage_option: Final = option(
     "--new-lineage",
+    section="Checks",
     is_flag=True,
-    help="Accept another cluster than that of the newest recovery point, though no restore of this"
-    " warehouse leads to it.",
+    help="Accept a source cluster other than that of the newest recovery point.",
 )
 
 
@@ -87,22 +153,22 @@ def limit_options(job: Literal["backup", "restore"]) -> Callable[..., Callable[.
     def limited(settings: ApplicationSettings, **said: int | None) -> ApplicationSettings:
         given = {name: value for name, value in said.items() if value is not None}
         if job == "backup":
-            return replace(settings, backup=replace(settings.backup, **given))
-        return replace(settings, restore=replace(settings.restore, **given))
+            return replace(settings, backup=settings.backup.model_copy(update=given))
+        return replace(settings, restore=settings.restore.model_copy(update=given))
 
     def decorator(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def with_limits(
-            bytes_per_s: int | None,
-            broker_bytes_per_s: int | None,
+            bytes_per_second: int | None,
+            broker_bytes_per_second: int | None,
             tasks: int | None,
             **rest: Any,  # noqa: ANN401 - whatever options the command has of its own
         ) -> None:
             def of(settings: ApplicationSettings) -> ApplicationSettings:
                 return limited(
                     settings,
-                    bytes_per_s=bytes_per_s,
-                    broker_bytes_per_s=broker_bytes_per_s,
+                    bytes_per_second=bytes_per_second,
+                    broker_bytes_per_second=broker_bytes_per_second,
                     tasks=tasks,
                 )
 
@@ -112,27 +178,29 @@ def limit_options(job: Literal["backup", "restore"]) -> Callable[..., Callable[.
                 rest["all_settings"] = [of(one) for one in rest["all_settings"]]
             command(**rest)
 
-        verb = "fetch" if job == "backup" else "produce and read back"
+        rate = "fetch rate" if job == "backup" else "produce and read-back rate"
         decorated: Callable[..., None] = with_limits
-        for option, name, least, text in (
-            ("--tasks", "tasks", 1, "How many tasks run at a time; replaces the YAML's."),
+        for name, least, metavar, text in (
+            ("tasks", 1, "N", "Maximum number of parallel tasks (overrides the YAML)."),
             (
-                "--broker-bytes-per-second",
-                "broker_bytes_per_s",
+                "broker_bytes_per_second",
                 LEAST_RATE,
-                f"Do not {verb} more than this per broker; replaces the YAML's.",
+                "BYTES",
+                f"Maximum {rate} per broker (overrides the YAML).",
             ),
             (
-                "--bytes-per-second",
-                "bytes_per_s",
+                "bytes_per_second",
                 LEAST_RATE,
-                f"Do not {verb} more than this in all; replaces the YAML's.",
+                "BYTES",
+                f"Maximum total {rate} (overrides the YAML).",
             ),
         ):
-            variable = f"KSTREAMS_ASSETS_{job}_{option.strip('-').replace('-', '_')}".upper()
-            decorated = click.option(
-                option,
+            variable = f"KSTREAMS_ASSETS_{job}_{name}".upper()
+            decorated = option(
+                f"--{name.replace('_', '-')}",
                 name,
+                section="Limits",
+                metavar=metavar,
                 type=click.IntRange(min=least),
                 envvar=variable,
                 show_envvar=True,
@@ -161,15 +229,18 @@ def apps_options(command: Callable[..., None]) -> Callable[..., None]:
         if called is not None:
             if app_files or application_id or bootstrap or warehouse:
                 raise ConfigurationError(
-                    f"Options stand before the word {called}.", remedy=f"Write them after {called}."
+                    f"Options are given before the subcommand {called}.",
+                    remedy=f"Write them after {called}.",
                 )
             return
         if not app_files:
-            raise ConfigurationError("--app is needed.", remedy="Give the component's YAML.")
+            raise ConfigurationError(
+                "--app is missing.", remedy="Give the YAML file of the application."
+            )
         if len(app_files) > 1 and (application_id or bootstrap or warehouse):
             raise ConfigurationError(
-                "--application-id, --bootstrap and --warehouse go with one --app.",
-                remedy="Say it in the YAML files, or start the command once for each application.",
+                "--application-id, --bootstrap and --warehouse require a single --app.",
+                remedy="Set them in the YAML files, or run the command once for each application.",
             )
         all_settings = [
             load_settings(
@@ -184,19 +255,13 @@ def apps_options(command: Callable[..., None]) -> Callable[..., None]:
         command(all_settings=all_settings, **rest)
 
     decorated: Callable[..., None] = with_settings
-    for option in (
-        click.option("--warehouse", help="Folder of the tables, or s3://...; replaces the YAML's."),
-        click.option("--bootstrap", help="host:port[,...]; replaces the YAML's."),
-        click.option("--application-id", help="Which application, if the YAML has several."),
-        click.option(
-            "--app",
-            "app_files",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            help="The component's YAML (defs.yaml); may be given several times.",
-        ),
+    for declared in (
+        warehouse_option,
+        _bootstrap_option,
+        application_id_option,
+        app_option("app_files", multiple=True),
     ):
-        decorated = option(decorated)
+        decorated = declared(decorated)
     return decorated
 
 
@@ -206,6 +271,6 @@ def _refuse_twins(settings: Sequence[ApplicationSettings]) -> None:
     twins = sorted({name for name in ids if ids.count(name) > 1})
     if twins:
         raise ConfigurationError(
-            f"Two of the applications are called {', '.join(twins)}.",
-            remedy="Serve them from two commands, under two job names.",
+            f"Two applications have the same id: {', '.join(twins)}.",
+            remedy="Serve them with two commands and two Prometheus job names.",
         )

@@ -2,12 +2,12 @@
 
 import time
 
+from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.spans import Window
+from kstreams_assets.repository.coverage import newest_restorable
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import duration, iso_time
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.coverage import newest_restorable
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.spans import Window
 
 
 def outage_now(settings: ApplicationSettings) -> str:
@@ -16,19 +16,19 @@ def outage_now(settings: ApplicationSettings) -> str:
     found = newest_restorable(settings)
     if found.covered is None:
         return (
-            "If the source cluster were lost now, nothing could be restored: no recovery point is"
+            "If the source cluster is lost now, nothing can be restored: no recovery point is"
             " backed up yet."
         )
     point = found.enough or found.covered
     text = (
-        "If the source cluster were lost now, what was written in the last"
-        f" {duration(now_ms - point.taken_at_ms)} would be lost: the newest recovery point that is"
-        f" backed up is of {iso_time(point.taken_at_ms)}"
+        "If the source cluster is lost now, records of the last"
+        f" {duration(now_ms - point.taken_at_ms)} are lost. The newest backed-up recovery point is"
+        f" from {iso_time(point.taken_at_ms)}"
     )
     if found.enough is None:
-        return f"{text}, and gives {point.gives} only."
+        return f"{text} and is only {point.gives}."
     if point.gives is Restores.AT_LEAST_ONCE:
-        return f"{text}, and gives at_least_once, as the application does."
+        return f"{text} and is at_least_once, like the application."
     return f"{text}."
 
 
@@ -45,10 +45,10 @@ def outage_loss_ms(settings: ApplicationSettings) -> int | None:
 def window_loss(length_ms: int) -> str:
     """What windows of this length mean, however often recovery points are taken."""
     return (
-        f"Windows are of {duration(length_ms)}: a lost source cluster takes up to"
-        f" {duration(length_ms)} of records with it (and the delay of the backup), however often"
-        " recovery points are taken. Choose windows.every by what may be lost, or run"
-        " kstreams-assets follow: then it is seconds, however long the windows are."
+        f"Windows are {duration(length_ms)} long. If the source cluster is lost, up to"
+        f" {duration(length_ms)} of records are lost, plus the backup delay, no matter how often"
+        " recovery points are taken. Choose a shorter windows.every, or run kstreams-assets"
+        " follow to reduce the loss to seconds."
     )
 
 
@@ -56,7 +56,7 @@ def next_close(settings: ApplicationSettings) -> str:
     """When the window that is open now closes."""
     window = open_window(settings)
     left = duration(window.end_ms - time.time_ns() // 1_000_000)
-    return f"The window {window.key} closes at {iso_time(window.end_ms)}, in {left}."
+    return f"Window {window.key} closes at {iso_time(window.end_ms)}, in {left}."
 
 
 def open_window(settings: ApplicationSettings) -> Window:

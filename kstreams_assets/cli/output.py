@@ -50,10 +50,13 @@ def print_markdown(text: str) -> None:
     parser = MarkdownIt(options_update={"html": False}).enable(["strikethrough", "table"])
     document.parsed = parser.parse(text)
     console = _console()
-    # Rich cuts what is wider than the console in lists; tables look after themselves.
-    words = (w for line in text.splitlines() if line[:1] != "|" for w in line.split())
-    width = max(map(cell_len, words), default=0) + _INDENTED
-    console.print(_Wide(document, width), overflow="ignore", crop=False)
+    # Rich cuts what is wider than the console in lists; tables look after themselves. Lines wrap on
+    # a terminal, where no word is cut, and stay whole in a pipe.
+    lines = [line for line in text.splitlines() if line[:1] != "|"]
+    parts = [word for line in lines for word in line.split()] if console.is_terminal else lines
+    width = max(map(cell_len, parts), default=0) + _INDENTED
+    overflow = "fold" if console.is_terminal else "ignore"
+    console.print(_Wide(document, width), overflow=overflow, crop=False)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

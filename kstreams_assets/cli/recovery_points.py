@@ -2,72 +2,99 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from kstreams_assets.backup.follower_status import catching_up
-from kstreams_assets.cli.options import app_options, new_lineage_option
+from kstreams_assets.cli.help import Group, option
+from kstreams_assets.cli.options import app_options, last_option, new_lineage_option
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.errors import RecoveryPointNotFoundError
-from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.model.point import POSITION, RecoveryPoint, no_point, positions
+from kstreams_assets.model.restorability import PointStatus
 from kstreams_assets.recovery.maintenance import pin_point
-from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import PointStatus
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable, row_of
+
+_ID: Final = "20261127T090000123Z-0b7f1a2c-9d3e-4f5a-8b6c-7d8e9f0a1b2c"
+"""Of a recovery point, for examples."""
 
 
-@click.group("recovery-points")
+@click.group(
+    "recovery-points",
+    cls=Group,
+    epilog="kstreams-assets recovery-points list --app defs.yaml",
+)
 def recovery_points() -> None:
-    """Take, list, show and pin cuts of an application."""
+    """Take, list, show and pin recovery points
+
+    A recovery point is a consistent cut through all topics and group offsets of an application.
+    """
 
 
-@recovery_points.command()
+@recovery_points.command(epilog="kstreams-assets recovery-points take --app defs.yaml")
 @app_options
 @new_lineage_option
 def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool) -> None:
-    """Take a recovery point now and store it."""
+    """Take a recovery point now
+
+    The point is restorable from the warehouse once its records are backed up.
+    """
+    from kstreams_assets.kafka.cluster import KafkaCluster
+    from kstreams_assets.recovery.recorder import recorder_of
+
     with KafkaCluster(settings.connection) as cluster:
         point = recorder_of(settings, cluster, new_lineage=new_lineage).take()
     _show(settings, point, as_json=as_json)
     if not as_json:
         click.echo(outage_now(settings))
         click.echo(
-            f"{next_close(settings)} Back up then: kstreams-assets backup; until a point is backed"
-            " up, a restore of it still needs the source cluster."
+            f"{next_close(settings)} Then run kstreams-assets backup. Until the point is backed"
+            " up, restoring it requires the source cluster."
         )
 
 
-@recovery_points.command("list")
+@recovery_points.command(
+    "list", epilog="kstreams-assets recovery-points list --app defs.yaml --last 5"
+)
 @app_options
-@click.option("--last", default=20, show_default=True, help="How many, newest first.")
+@last_option("recovery points")
 def list_points(
     settings: ApplicationSettings,
     as_json: bool,
     last: int,
 ) -> None:
-    """The newest recovery points, and what a restore of them from the backups gives now."""
-    points = RecoveryPointTable(settings.warehouse).newest(
-        settings.application_id, last, damaged_too=True
-    )
+    """List recovery points and their restorability
+
+    The command reads the warehouse only.
+    """
+    from kstreams_assets.backup.follower_status import catching_up
+
+    points = Repository.open(settings).points.newest(last, damaged_too=True)
     statuses = _statuses(settings, points)
     pins = _pins(settings)
     backlog = catching_up(settings.warehouse, settings.application_id)
     if as_json:
         documents = [
-            {**_document(*pair), "pinned": pins.get(pair[0].id)}
+            {**_document(settings, *pair), "pinned": pins.get(pair[0].id)}
             for pair in zip(points, statuses, strict=True)
         ]
         print_json({"recovery_points": documents, **({"catching_up": backlog} if backlog else {})})
         return
     print_table(
         f"Recovery points of {settings.application_id}, newest first",
-        ["id", "taken at", "method", "guarantee", "sealed", "covered", "gives", "pinned", "reason"],
+        [
+            "id",
+            "taken at",
+            "method",
+            "guarantee",
+            "sealed",
+            "covered",
+            "restorability",
+            "pinned",
+            "reason",
+        ],
         [
             [
                 status.id,
@@ -84,10 +111,10 @@ def list_points(
         ],
     )
     if backlog:
-        click.echo(f"The follower is at work. {backlog}")
+        click.echo(f"The follower is running. {backlog}")
 
 
-@recovery_points.command()
+@recovery_points.command(epilog=f"kstreams-assets recovery-points show --app defs.yaml \\\n  {_ID}")
 @app_options
 @click.argument("point_id")
 def show(
@@ -95,47 +122,56 @@ def show(
     as_json: bool,
     point_id: str,
 ) -> None:
-    """One recovery point with all its positions, and what a restore of it gives now.
+    """Show the positions of a recovery point
 
-    \f
-    Raises RecoveryPointNotFoundError when there is none of this id.
+    The command reads the warehouse only.
     """
-    found = RecoveryPointTable(settings.warehouse).load(
-        settings.application_id, [point_id], damaged_too=True
-    )
+    found = Repository.open(settings).points.load([point_id], damaged_too=True)
     if not found:
-        raise RecoveryPointNotFoundError(point_id=point_id, application_id=settings.application_id)
+        raise no_point(settings.application_id, point_id)
     _show(settings, found[0], as_json=as_json)
 
 
-@recovery_points.command()
+@recovery_points.command(
+    epilog=f"kstreams-assets recovery-points pin --app defs.yaml \\\n  {_ID} --reason audit"
+)
 @app_options
 @click.argument("point_id")
-@click.option("--reason", required=True, help="Why it stays; shown wherever points are listed.")
+@option(
+    "--reason",
+    section="Selection",
+    metavar="TEXT",
+    required=True,
+    help="Reason for the pin, shown in lists of recovery points.",
+)
 def pin(settings: ApplicationSettings, as_json: bool, point_id: str, reason: str) -> None:
-    """Keep a recovery point, whatever the policy says, until it is unpinned.
+    """Protect a recovery point from expiry
 
-
-    Raises RecoveryPointNotFoundError when there is none of this id.
+    A pinned point is kept until you unpin it, regardless of the policy.
     """
     pin_point(settings, point_id, reason)
     if as_json:
         print_json({"recovery_point": point_id, "pinned": reason})
         return
-    click.echo(f"Recovery point {point_id} stays until it is unpinned: {reason}")
+    click.echo(f"Recovery point {point_id} is kept until you unpin it: {reason}")
 
 
-@recovery_points.command()
+@recovery_points.command(
+    epilog=f"kstreams-assets recovery-points unpin --app defs.yaml \\\n  {_ID}"
+)
 @app_options
 @click.argument("point_id")
 def unpin(settings: ApplicationSettings, as_json: bool, point_id: str) -> None:
-    """Let the policy decide about a recovery point again."""
-    there = PinsTable(settings.warehouse).unpin(settings.application_id, point_id)
+    """Remove the pin of a recovery point
+
+    The policy then applies to the point again.
+    """
+    there = Repository.open(settings).pins.unpin(point_id)
     if as_json:
         print_json({"recovery_point": point_id, "unpinned": there})
         return
     click.echo(
-        f"Recovery point {point_id} is not pinned any more."
+        f"Recovery point {point_id} is no longer pinned."
         if there
         else f"Recovery point {point_id} was not pinned."
     )
@@ -143,33 +179,32 @@ def unpin(settings: ApplicationSettings, as_json: bool, point_id: str) -> None:
 
 def _pins(settings: ApplicationSettings) -> dict[str, str]:
     """The reasons by id."""
-    pins = PinsTable(settings.warehouse).of(settings.application_id)
+    pins = Repository.open(settings).pins.all()
     return {pin.recovery_point_id: pin.reason for pin in pins}
 
 
 def _show(settings: ApplicationSettings, point: RecoveryPoint, *, as_json: bool) -> None:
     (status,) = _statuses(settings, [point])
     if as_json:
-        print_json(_document(point, status))
+        print_json(_document(settings, point, status))
         return
-    committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
     print_table(
         f"Recovery point {point.id} of {point.application_id}: {point.guarantee} by"
-        f" {point.method}, {iso_time(point.taken_at_ms)}, {point.took_ms} ms. {point.reason}\n"
-        f"{_sealing(point)} A restore from the backups gives: {status.gives}. {status.reason}",
-        ["topic", "partition", "log start", "end", "committed", "saved from"],
-        [
-            [
-                cut.topic,
-                cut.partition,
-                cut.log_start,
-                cut.end,
-                committed.get((cut.topic, cut.partition)),
-                cut.saved_from,
-            ]
-            for cut in point.partitions
-        ],
+        f" {point.method}, {iso_time(point.taken_at_ms)}, {point.took_ms} ms."
+        f" {point.reason}\n{_sealing(point)} Restorability from the backups: {status.gives}."
+        f" {status.reason}",
+        *POSITION.table(positions(point)),
     )
+    if point.other_groups:
+        print_table(
+            "Other groups:",
+            ["group", "topic", "partition", "committed"],
+            [
+                [group.id, one.topic, one.partition, one.offset]
+                for group in point.other_groups
+                for one in group.offsets
+            ],
+        )
 
 
 def _sealing(point: RecoveryPoint) -> str:
@@ -182,12 +217,18 @@ def _sealing(point: RecoveryPoint) -> str:
 def _statuses(
     settings: ApplicationSettings, points: Sequence[RecoveryPoint]
 ) -> Sequence[PointStatus]:
-    return Contents.of(settings, look_s=math.inf).statuses(points) if points else []
+    return (
+        Repository.open(settings).reading(settings, look_s=math.inf).statuses(points)
+        if points
+        else []
+    )
 
 
-def _document(point: RecoveryPoint, status: PointStatus) -> dict[str, Any]:
+def _document(
+    settings: ApplicationSettings, point: RecoveryPoint, status: PointStatus
+) -> dict[str, Any]:
     return {
-        **row_of(point),
+        **Repository.open(settings).points.plain(point),
         "taken_at": iso_time(point.taken_at_ms),
         "covered": status.covered,
         "gives": status.gives.value,

@@ -1,26 +1,28 @@
-"""`kstreams-assets restore watch`, `finish`, `rollback`: from the start of the application on."""
+"""`kstreams-assets restore watch`, `finish`, `previous-offsets`: after the application started."""
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.help import Command, option
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore, restore_option, target_option
-from kstreams_assets.errors import RestoreStateError
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.restore.abandon import abandon as abandon_restore
-from kstreams_assets.restore.finish import FINISH_LIMITS, Finished, RetentionEffect
+from kstreams_assets.model.restores import StoredRestore
+from kstreams_assets.restore.finish import FINISH_LIMITS, FINISHED, RetentionEffect
+from kstreams_assets.restore.finish import abandon as abandon_restore
 from kstreams_assets.restore.finish import finish as finish_restore
-from kstreams_assets.restore.group_offsets import RolledBack
+from kstreams_assets.restore.group_offsets import OFFSET, ROLLED_BACK
 from kstreams_assets.restore.group_offsets import rollback as roll_back
 from kstreams_assets.restore.steps import Step, blocker, require
 from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.restore.watch import (
+    ASSESSMENT,
     NOT_SEEN_FROM_OUTSIDE,
     Assessment,
     Health,
@@ -28,21 +30,21 @@ from kstreams_assets.restore.watch import (
 )
 from kstreams_assets.restore.watch import watch as watch_restored
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import StoredRestore
 
 
-@click.command()
+@click.command(cls=Command, epilog="kstreams-assets restore watch --app defs.yaml --timeout 300")
 @app_options
 @restore_option
 @target_option
-@click.option(
+@option(
     "--timeout",
     "timeout_s",
+    section="Limits",
+    metavar="SECONDS",
     type=click.FloatRange(min=1),
     default=Limits().timeout_s,
     show_default=True,
-    help="Seconds after which it gives up.",
+    help="Maximum time to wait for a healthy application.",
 )
 def watch(
     settings: ApplicationSettings,
@@ -51,10 +53,12 @@ def watch(
     target: str | None,
     timeout_s: float,
 ) -> None:
-    """Follow the started application until it is healthy; names what fails without a word.
+    """Wait until the application is healthy
 
-    Exits 0 when it has read everything, 1 when something is wrong that does not pass, or when time
-    is up.
+    Start the application first. It is healthy when its group is stable and it has read all restored
+    records. The command also reports failures that Kafka Streams does not log.
+
+    Exit code 1: a permanent problem, or the timeout elapsed.
     """
     restore = chosen_restore(settings, restore_id, live=True)
     refused = blocker(restore, Step.WATCH)
@@ -69,17 +73,17 @@ def watch(
             restore,
             cluster,
             limits=replace(Limits(), timeout_s=timeout_s),
-            report=None if as_json else _tell,
+            report=None if as_json else _print,
         )
     if as_json:
-        print_json({"restore_id": restore.restore_id, **_assessment(last)})
+        print_json({"restore_id": restore.restore_id, **ASSESSMENT.document(last)})
     elif last.health is Health.HEALTHY:
         click.echo(NOT_SEEN_FROM_OUTSIDE)
     if last.health is not Health.HEALTHY:
         sys.exit(exit_codes.CHECK_FAILED)
 
 
-def _refuse(restore: StoredRestore, error: RestoreStateError, *, as_json: bool) -> NoReturn:
+def _refuse(restore: StoredRestore, error: KStreamsAssetsError, *, as_json: bool) -> NoReturn:
     """Report a restore whose application cannot be healthy yet, and exit."""
     if as_json:
         trouble = {"sign": "not_committed", "problem": error.problem, "remedy": error.remedy}
@@ -96,36 +100,22 @@ def _refuse(restore: StoredRestore, error: RestoreStateError, *, as_json: bool) 
     sys.exit(exit_codes.CHECK_FAILED)
 
 
-def _tell(assessment: Assessment) -> None:
+def _print(assessment: Assessment) -> None:
     click.echo(f"{assessment.watched_s:6.0f} s  {assessment}")
     for trouble in assessment.troubles:
         click.echo(f"{trouble.subject.upper()} {trouble.text}", err=True)
 
 
-def _assessment(seen: Assessment) -> dict[str, Any]:
-    return {
-        "health": seen.health.value,
-        "watched_s": round(seen.watched_s, 3),
-        "group": {
-            "type": seen.observation.group_type,
-            "state": seen.observation.group_state,
-            "members": seen.observation.members,
-        },
-        "records_left": seen.records_left,
-        "counted": seen.counted,
-        "moved": seen.moved,
-        "partitions": seen.partitions,
-        "troubles": [
-            {"sign": t.subject, "problem": t.found, "remedy": t.action} for t in seen.troubles
-        ],
-    }
-
-
-@click.command()
+@click.command(cls=Command, epilog="kstreams-assets restore finish --app defs.yaml")
 @app_options
 @restore_option
 @target_option
-@click.option("--force", is_flag=True, help="Do not look whether the application has caught up.")
+@option(
+    "--force",
+    section="Checks",
+    is_flag=True,
+    help="Skip the check that the application has caught up.",
+)
 def finish(
     settings: ApplicationSettings,
     as_json: bool,
@@ -133,10 +123,10 @@ def finish(
     target: str | None,
     force: bool,
 ) -> None:
-    """Put the topics' own configs back, once the application has caught up.
+    """Restore the original topic configs
 
-    \f
-    Raises NotCaughtUpError when it has not; nothing is changed then.
+    A restore relaxes retention and other topic configs. Run this command when the application has
+    caught up. Otherwise it fails and changes nothing.
     """
     restore = chosen_restore(settings, restore_id, live=True)
     require(restore, Step.FINISH)
@@ -150,17 +140,17 @@ def finish(
             cluster,
             force=force,
             limits=FINISH_LIMITS,
-            report=None if as_json else _tell,
+            report=None if as_json else _print,
             warn=_warn,
         )
     if as_json:
-        print_json(_finished(done))
+        print_json(FINISHED.document(done))
         return
     if done.was_finished:
-        click.echo(f"Restore {done.restore.restore_id} was finished before.")
+        click.echo(f"Restore {done.restore.restore_id} is already finished.")
         return
     print_table(
-        f"Restore {done.restore.restore_id} is finished; these configs are the topics' own again",
+        f"Restore {done.restore.restore_id} is finished; these original configs are restored",
         ["topic", "config", "value"],
         [
             [topic, name, "(default)" if value is None else value]
@@ -169,40 +159,73 @@ def finish(
         ],
     )
     if done.left_alone:
-        click.echo(f"Deleted or made anew, left alone: {', '.join(done.left_alone)}.", err=True)
+        click.echo(
+            "Not changed, because deleted or recreated since the restore:"
+            f" {', '.join(done.left_alone)}.",
+            err=True,
+        )
 
 
 def _warn(effect: RetentionEffect) -> None:
     click.echo(f"NOTE {effect}", err=True)
 
 
-def _finished(done: Finished) -> dict[str, Any]:
-    put_back: Mapping[str, Mapping[str, str | None]] = done.put_back
-    return {
-        "restore_id": done.restore.restore_id,
-        "state": done.restore.state.value,
-        "was_finished": done.was_finished,
-        "put_back": {topic: dict(configs) for topic, configs in put_back.items()},
-        "retention": [str(effect) for effect in done.effects],
-        "left_alone": list(done.left_alone),
-        "seen": None if done.assessment is None else _assessment(done.assessment),
-    }
-
-
-@click.command()
+@click.command(
+    "previous-offsets",
+    cls=Command,
+    epilog="kstreams-assets restore previous-offsets --app defs.yaml",
+)
 @app_options
 @restore_option
 @target_option
-def rollback(
+def previous_offsets(
     settings: ApplicationSettings, as_json: bool, restore_id: str | None, target: str | None
 ) -> None:
-    """Put back the group offsets that the target had before the restore.
+    """Restore the previous group offsets
 
-    Topics and records stay. The application must be stopped.
-
-    \f
-    Raises RestoreError, GroupNotEmptyError.
+    The group gets the offsets that it had on the target before the restore. Topics and records are
+    not changed. Stop the application first.
     """
+    _restore_previous_offsets(settings, restore_id, target, as_json=as_json)
+
+
+@click.command(
+    "rollback",
+    cls=Command,
+    hidden=True,
+    epilog="kstreams-assets restore rollback --app defs.yaml --yes",
+)
+@app_options
+@restore_option
+@target_option
+@option("--yes", section="Checks", is_flag=True, help="Restore the previous group offsets.")
+def rollback(
+    settings: ApplicationSettings,
+    as_json: bool,
+    restore_id: str | None,
+    target: str | None,
+    yes: bool,
+) -> None:
+    """Old name of `restore previous-offsets`
+
+    The command changes group offsets only. It does not roll back topics or records.
+    """
+    if not yes:
+        raise ConfigurationError(
+            "restore rollback is the old name of restore previous-offsets: it restores the group"
+            " offsets from before the restore, and no topics or records.",
+            remedy="Run kstreams-assets restore previous-offsets, or add --yes.",
+        )
+    click.echo(
+        "NOTE restore rollback is now restore previous-offsets: it restores group offsets only.",
+        err=True,
+    )
+    _restore_previous_offsets(settings, restore_id, target, as_json=as_json)
+
+
+def _restore_previous_offsets(
+    settings: ApplicationSettings, restore_id: str | None, target: str | None, *, as_json: bool
+) -> None:
     restore = chosen_restore(settings, restore_id)
     with (
         open_stored_target(settings, restore, target) as connection,
@@ -210,34 +233,38 @@ def rollback(
     ):
         done = roll_back(settings, restore, cluster)
     if as_json:
-        print_json(_rolled_back(done))
+        print_json(ROLLED_BACK.document(done))
         return
     print_table(
-        f"Restore {restore.restore_id} is rolled back; group {restore.group} has these offsets",
-        ["topic", "partition", "offset"],
-        [[o.topic, o.partition, o.offset] for o in done.put_back],
+        f"Restore {restore.restore_id}: group {restore.group} has its previous offsets",
+        *OFFSET.table(done.put_back),
     )
     if done.deleted:
-        click.echo(f"Deleted, there were none before: {', '.join(map(str, done.deleted))}.")
+        click.echo(
+            f"Deleted, because the group had no offset before: {', '.join(map(str, done.deleted))}."
+        )
     if done.moved:
         moved = ", ".join(map(str, done.moved))
-        click.echo(f"NOTE The group had gone on since the restore: {moved}.", err=True)
+        click.echo(
+            f"NOTE The group had committed other offsets since the restore: {moved}.", err=True
+        )
     if done.absent:
         absent = ", ".join(f"{o.topic}-{o.partition}" for o in done.absent)
-        click.echo(f"NOTE Not on the target any more, no offset put back: {absent}.", err=True)
+        click.echo(
+            "NOTE No offset was restored for partitions that no longer exist on the target:"
+            f" {absent}.",
+            err=True,
+        )
 
 
-@click.command()
+@click.command(cls=Command, epilog="kstreams-assets restore abandon --app defs.yaml")
 @app_options
 @restore_option
 def abandon(settings: ApplicationSettings, as_json: bool, restore_id: str | None) -> None:
-    """Give a restore up that nobody goes on with.
+    """Give up an unfinished restore
 
-    Its recovery point may expire again, and expire no longer waits for it. Needs no broker: topics
-    of the restore stay on the target, where you delete them.
-
-    \f
-    Raises RestoreStateError.
+    Its recovery point can expire again. The command does not contact the target: delete the topics
+    of the restore there.
     """
     restore = chosen_restore(settings, restore_id)
     done = abandon_restore(settings, restore)
@@ -252,24 +279,9 @@ def abandon(settings: ApplicationSettings, as_json: bool, restore_id: str | None
             }
         )
         return
-    click.echo(f"Restore {done.restore_id} is given up; recovery point {done.point_id} may expire.")
+    click.echo(f"Restore {done.restore_id} is given up; recovery point {done.point_id} can expire.")
     if topics:
         click.echo(
-            f"Its topics on {done.target_bootstrap_servers} stay until you delete them:"
+            f"Delete its topics on {done.target_bootstrap_servers} if you do not need them:"
             f" {', '.join(topics)}."
         )
-
-
-def _rolled_back(done: RolledBack) -> dict[str, Any]:
-    return {
-        "restore_id": done.restore.restore_id,
-        "state": done.restore.state.value,
-        "put_back": [_offset(offset) for offset in done.put_back],
-        "deleted": [{"topic": p.topic, "partition": p.partition} for p in done.deleted],
-        "absent": [_offset(offset) for offset in done.absent],
-        "moved": [{"topic": p.topic, "partition": p.partition} for p in done.moved],
-    }
-
-
-def _offset(found: GroupOffset) -> dict[str, Any]:
-    return {"topic": found.topic, "partition": found.partition, "offset": found.offset}

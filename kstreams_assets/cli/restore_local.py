@@ -7,27 +7,27 @@ from types import FrameType
 
 import click
 
+from kstreams_assets.cli.help import Command, option
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.local.target import local_targets, remove_local_target
 from kstreams_assets.local.target import serve as serve_cluster
+from kstreams_assets.model.restores import StoredRestore
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.steps import Step, blocker
 from kstreams_assets.restore.target import local_name_of
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoresTable, StoredRestore
 
 
-@click.command()
+@click.command(cls=Command, epilog="kstreams-assets restore serve --app defs.yaml tuesday")
 @app_options
-@click.option("--remove", is_flag=True, help="Delete the cluster with all its data instead.")
+@option("--remove", section="Target", is_flag=True, help="Delete the cluster and all its data.")
 @click.argument("name", required=False)
 def serve(settings: ApplicationSettings, as_json: bool, name: str | None, remove: bool) -> None:
-    """Keep a local cluster up that was restored into (--target local); without a name, list them.
+    """Run a local cluster with restored topics
 
-    It runs until Ctrl-C or SIGTERM; its data stays.
-
-    \f
-    Raises RestoreError.
+    `restore run --target local:NAME` creates such a cluster. It runs until Ctrl-C or SIGTERM and
+    keeps its data. Without a name, the command lists all local clusters.
     """
     if name is None:
         _list(settings, as_json=as_json)
@@ -53,7 +53,7 @@ def serve(settings: ApplicationSettings, as_json: bool, name: str | None, remove
 def _unready(settings: ApplicationSettings, name: str) -> Iterator[str]:
     """Of each group the newest restore into the cluster, if its application must not start yet."""
     newest: dict[str, StoredRestore] = {}
-    for restore in RestoresTable(settings.warehouse).all(settings.application_id):
+    for restore in Repository.open(settings).restores.all():
         if local_name_of(settings, restore) == name:
             newest.setdefault(restore.group, restore)
     for restore in newest.values():

@@ -10,18 +10,14 @@ import click
 from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
-from kstreams_assets.drill.report import DrillsTable
+from kstreams_assets.cli.help import option
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.restore.command_sources import with_configured_commands
+from kstreams_assets.model.restores import OriginalHeaders, RestoreState, StoredRestore
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.restore.command_sources import with_target
 from kstreams_assets.restore.request import RestoreRequest, Spelling, choices_of, fields_of_request
 from kstreams_assets.restore.target import local_name_of
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import (
-    OriginalHeaders,
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-)
 
 _ASKED: Final = "asked_"
 """Goes before the names of fields, since commands have an application_id of their own."""
@@ -40,9 +36,7 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
         asked["original_headers"] = dict.fromkeys(asked["original_headers"], True)
         if _is_default("command_timeout_s"):
             asked["command_timeout_s"] = None  # the YAML may say another
-        request = RestoreRequest.asked(
-            with_configured_commands(asked, settings), verify=settings.restore.verify
-        )
+        request = RestoreRequest.asked(with_target(asked, settings), verify=settings.restore.verify)
         command(settings=settings, request=request, **given)
 
     decorated: Callable[..., None] = with_request
@@ -61,14 +55,15 @@ def _option(name: str, field: FieldInfo, spelling: Spelling) -> Callable[[Any], 
     declared = (spelling.option or f"--{name.replace('_', '-')}", _ASKED + name)
     kind, choices = field.annotation, choices_of(field, spelling)
     if kind is bool:
-        return click.option(*declared, is_flag=True, help=field.description)
+        return option(*declared, section=spelling.section, is_flag=True, help=field.description)
     if kind is OriginalHeaders:
         choices = [header.name for header in fields(OriginalHeaders)]
     listed = kind is OriginalHeaders or field.annotation in (tuple[str, ...], Mapping[str, str])
     default = None if listed or spelling.unset else field.default
     default = default.value if isinstance(default, StrEnum) else default
-    return click.option(
+    return option(
         *declared,
+        section=spelling.section,
         multiple=listed,
         type=click.Choice(choices)
         if choices
@@ -77,8 +72,8 @@ def _option(name: str, field: FieldInfo, spelling: Spelling) -> Callable[[Any], 
         else None,
         default=default,
         show_default=bool(default),
-        metavar="SOURCE=TARGET" if kind == Mapping[str, str] else None,
-        help=f"{field.description}{' Repeat.' if listed else ''}",
+        metavar=spelling.metavar or None,
+        help=f"{field.description}{' Repeatable.' if listed else ''}",
     )
 
 
@@ -88,8 +83,9 @@ def _topic_names(pairs: Iterable[str]) -> dict[str, str]:
         source, equals, target = pair.partition("=")
         if not (source and equals and target) or source in names:
             raise ConfigurationError(
-                f"--topic-name {pair!r} is no SOURCE=TARGET"
-                f"{' of a new source' if source in names else ''}.",
+                f"--topic-name {pair!r} names {source} again."
+                if source in names
+                else f"--topic-name {pair!r} is not SOURCE=TARGET.",
                 remedy="Give each source topic once, as --topic-name orders=orders-restored.",
             )
         names[source] = target
@@ -98,29 +94,32 @@ def _topic_names(pairs: Iterable[str]) -> dict[str, str]:
 
 def restore_option(command: Callable[..., None]) -> Callable[..., None]:
     """--restore, handed on as `restore_id`; see `chosen_restore`."""
-    text = "Its id; not needed while there is only one that is not finished."
-    return click.option("--restore", "restore_id", help=text)(command)
+    return option(
+        "--restore",
+        "restore_id",
+        section="Selection",
+        metavar="ID",
+        help="Restore to use (default: the only unfinished one).",
+    )(command)
 
 
 def target_option(command: Callable[..., None]) -> Callable[..., None]:
     """--target, for a cluster that has other addresses now; handed on as `target`."""
-    text = "host:port[,...] of the target, if it is another than when it was restored."
-    return click.option("--target", help=text)(command)
-
-
-def drilled(settings: ApplicationSettings) -> Callable[[StoredRestore], bool]:
-    """Which restores are those of drills."""
-    return DrillsTable(settings.warehouse).are_drills(settings.application_id)
+    return option(
+        "--target",
+        section="Target",
+        metavar="HOST:PORT,...",
+        help="Bootstrap servers of the target, if they changed since the restore.",
+    )(command)
 
 
 def live_restores(
     settings: ApplicationSettings, restores: Iterable[StoredRestore]
 ) -> list[StoredRestore]:
     """Of each group on each cluster the newest restore that is committed; drills do not count."""
-    is_drill = drilled(settings)
     newest: dict[tuple[str, str], StoredRestore] = {}
-    for restore in restores:  # the one that was begun last comes first
-        if restore.state is RestoreState.COMMITTED and not is_drill(restore):
+    for restore in _without_drills(settings, restores):  # the one that started last comes first
+        if restore.state is RestoreState.COMMITTED:
             newest.setdefault((restore.target_cluster_id, restore.group), restore)
     found = list(newest.values())
     return [r for r in found if local_name_of(settings, r) is None] or found
@@ -137,14 +136,13 @@ def chosen_restore(
     Raises:
         ConfigurationError: There is none, or it is not clear which is meant.
     """
-    restores = RestoresTable(settings.warehouse).all(settings.application_id)
+    restores = Repository.open(settings).restores.all()
     if live and restore_id is None:
         restores = live_restores(settings, restores) or restores
     if restore_id is not None:
         found = [restore for restore in restores if restore.restore_id == restore_id]
     else:
-        is_drill = drilled(settings)
-        found = [r for r in restores if not r.is_finished and not is_drill(r)] or restores
+        found = [r for r in _without_drills(settings, restores) if not r.is_finished] or restores
     if len(found) == 1:
         if live and restore_id is None:
             _note_newer(settings, found[0])
@@ -164,16 +162,22 @@ def chosen_restore(
 
 def _note_newer(settings: ApplicationSettings, chosen: StoredRestore) -> None:
     """Report restores of the same group that started later and are not committed."""
-    is_drill = drilled(settings)
-    for other in RestoresTable(settings.warehouse).all(settings.application_id):
+    restores = Repository.open(settings).restores.all()
+    for other in _without_drills(settings, restores):
         if (
             other.group == chosen.group
             and other.created_at_ms > chosen.created_at_ms
             and not other.is_finished
-            and not is_drill(other)
         ):
             click.echo(
-                f"NOTE Restore {other.restore_id} started later and is {other.state}; this is about"
-                f" {chosen.restore_id}. Choose with --restore.",
+                f"NOTE Restore {other.restore_id} started later and is {other.state}. This command"
+                f" uses {chosen.restore_id}; choose another restore with --restore.",
                 err=True,
             )
+
+
+def _without_drills(
+    settings: ApplicationSettings, restores: Iterable[StoredRestore]
+) -> list[StoredRestore]:
+    drills = Repository.open(settings).drills
+    return drills.without_drills(restores)

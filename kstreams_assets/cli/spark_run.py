@@ -1,7 +1,7 @@
 """What a command needs that makes one run: a Spark session, and an id."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -10,10 +10,11 @@ from spark_resources.work import Spark
 
 
 class SparkRun(NamedTuple):
-    """A session that is started when it is first used, and the id of the run."""
+    """A session that is started when it is first used, the id of the run, what ends its jobs."""
 
     spark: Spark
     id: str
+    interrupt: Callable[[], None]
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def spark_run() -> Iterator[SparkRun]:
 
     spark = LazySession()
     try:
-        yield SparkRun(spark, new_run_id())
+        yield SparkRun(spark, new_run_id(), spark.interrupt)
     except KeyboardInterrupt:
         spark.interrupt()
         raise

@@ -7,48 +7,63 @@ from typing import Any
 import click
 
 from kstreams_assets.app.store_columns import as_text, jsonable
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.help import Command, option
+from kstreams_assets.cli.options import app_options, as_of_option, point_option
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.state import (
-    Key,
-    KeyState,
-    StateRow,
-    history_of,
-    state_at,
-)
+from kstreams_assets.ktables.keys import Key, StateRow
+from kstreams_assets.ktables.state import KeyState, history_of, state_at
 from kstreams_assets.restore.request import parse_instant
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    epilog="kstreams-assets state --app defs.yaml --store order-totals --key c-1 --history",
+)
 @app_options
-@click.option("--store", required=True, help="The state store.")
-@click.option("--key", help="The key as text; JSON for a key with several fields.")
-@click.option("--key-hex", help="The key's raw bytes instead, in hexadecimal.")
-@click.option("--as-of", help="Newest snapshot that was complete then: 2026-11-21T14:30:00Z.")
-@click.option("--history", is_flag=True, help="Every window in which the key changed.")
+@option("--store", section="Selection", metavar="STORE", required=True, help="State store to read.")
+@option(
+    "--key", section="Selection", metavar="TEXT", help="Key as text, or as JSON for several fields."
+)
+@option(
+    "--key-hex", section="Selection", metavar="HEX", help="Raw bytes of the key instead of --key."
+)
+@point_option
+@as_of_option
+@option(
+    "--history",
+    section="Output",
+    is_flag=True,
+    help="Print each snapshot in which the key changed.",
+)
 def state(
     settings: ApplicationSettings,
     as_json: bool,
     store: str,
     key: str | None,
     key_hex: str | None,
+    point_id: str | None,
     as_of: str | None,
     history: bool,
 ) -> None:
-    """What a store held of one key, from its snapshots. Needs no broker and no JVM.
+    """Show the value of a key in a state store
 
-    \f
-    Raises UnknownStoreError, NoSnapshotError, KeyNotInStoreError, ConfigurationError.
+    Without --point or --as-of, the newest covered recovery point is used. The command reads the
+    warehouse only.
     """
     wanted = _key(key, key_hex)
+    if point_id is not None and (history or as_of is not None):
+        raise ConfigurationError(
+            "--point cannot be combined with --as-of or --history.",
+            remedy="Give a point or a time. --history ends at the time of --as-of.",
+        )
     as_of_ms = None if as_of is None else parse_instant(as_of)
     if history:
         states = history_of(settings, store, wanted, as_of_ms)
     else:
-        states = [state_at(settings, store, wanted, as_of_ms)]
+        states = [state_at(settings, store, wanted, as_of_ms, point_id=point_id)]
     if as_json:
         found = [_document(state) for state in states]
         print_json(
@@ -62,7 +77,7 @@ def state(
 def _key(text: str | None, raw: str | None) -> Key:
     if (text is None) == (raw is None):
         raise ConfigurationError(
-            "One of --key and --key-hex is needed, not both.",
+            "Exactly one of --key and --key-hex is required.",
             remedy="Give --key TEXT, or the raw bytes with --key-hex.",
         )
     if raw is None:
@@ -91,16 +106,15 @@ def _print(store: str, key: Key, states: Sequence[KeyState]) -> None:
         ]
     print_table(f"Store {store}, key {key.shown}", columns, rows)
     for state in states:
-        if not state.snapshot.proved:
-            click.echo(f"NOTE {state.snapshot.window.key}: {state.snapshot.reason}", err=True)
+        if not state.proved:
+            click.echo(f"NOTE {state.place}: {state.reason}", err=True)
 
 
 def _cells(state: KeyState, row: StateRow | None, parts: Sequence[str]) -> list[object]:
-    snapshot = state.snapshot
     cells: list[object] = [
-        snapshot.window.key,
-        iso_time(snapshot.taken_at_ms),
-        "yes" if snapshot.proved else "no",
+        state.window or "",
+        iso_time(state.taken_at_ms),
+        "yes" if state.proved else "no",
     ]
     if row is None:
         return [*cells, *("" for _ in parts), "(no such key)", ""]
@@ -147,13 +161,13 @@ def _instant(epoch_ms: int) -> str:
 
 
 def _document(state: KeyState) -> dict[str, Any]:
-    snapshot = state.snapshot
     return {
-        "window": snapshot.window.key,
-        "recovery_point": snapshot.point_id,
-        "taken_at": iso_time(snapshot.taken_at_ms),
-        "proved": snapshot.proved,
-        "reason": snapshot.reason,
+        "window": state.window,
+        "base_window": state.base_window,
+        "recovery_point": state.point_id,
+        "taken_at": iso_time(state.taken_at_ms),
+        "proved": state.proved,
+        "reason": state.reason,
         "rows": [_row(row) for row in state.rows],
     }
 

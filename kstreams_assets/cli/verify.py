@@ -1,68 +1,82 @@
 """`kstreams-assets verify`: is all that the warehouse holds as it was written?"""
 
-import contextlib
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kstreams_assets.app_file.blocks import LEAST_RATE
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.options import apps_options
+from kstreams_assets.cli.help import Command, option
+from kstreams_assets.cli.options import apps_options, json_option
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.cli.spark_run import SparkRun, new_run_id, spark_run
+from kstreams_assets.cli.spark_run import new_run_id, spark_run
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.model.damage import DAMAGE
+from kstreams_assets.settings import LEAST_RATE, ApplicationSettings
 from kstreams_assets.store import StorePath, place_at
-from kstreams_assets.texts import bytes_text, duration, iso_time
-from kstreams_assets.upkeep.repair import Repair, repair
-from kstreams_assets.upkeep.verify import Verification
-from kstreams_assets.upkeep.verify import verify as look
+from kstreams_assets.texts import bytes_text, duration
+from kstreams_assets.upkeep.public import VERIFICATION
+from kstreams_assets.upkeep.repair import REPAIRED, RepairJob
+from kstreams_assets.upkeep.verify import Verification, VerifyJob
 
 
-@click.command("verify")
+@click.command("verify", cls=Command, epilog="kstreams-assets verify --app defs.yaml --full")
 @apps_options
-@click.option("--full", is_flag=True, help="Read every file and compare its digest.")
-@click.option(
+@option("--full", section="Checks", is_flag=True, help="Read each file and compare its SHA-256.")
+@option(
     "--sample",
+    section="Checks",
+    metavar="SHARE",
     type=click.FloatRange(0, 1, min_open=True),
-    help="With --full: read this share of the files, those not read for longest.",
+    help="With --full: read this share of the files, least recently read first.",
 )
-@click.option(
+@option(
     "--bytes-per-second",
     "bytes_per_s",
+    section="Limits",
+    metavar="BYTES",
     type=click.IntRange(min=LEAST_RATE),
-    help="Do not read more than this.",
+    help="With --full: maximum read rate.",
 )
-@click.option(
+@option(
     "--public-key",
+    section="Checks",
+    metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Compare signatures of the control tables with this key (Ed25519, PEM).",
+    help="Verify signatures of the control tables with this Ed25519 key (PEM).",
 )
-@click.option(
+@option(
     "--repair",
     "repairs",
+    section="Repair",
     is_flag=True,
-    help="Put back what is damaged, from a second copy (--from) or from Kafka, and look again.",
+    help="Restore damaged files from a second copy or from Kafka, then verify again.",
 )
-@click.option(
+@option(
     "--from",
     "copy",
-    help="With --repair: the second copy, a folder or s3://...; replaces the YAML's.",
+    section="Repair",
+    metavar="PLACE",
+    help="With --repair: second copy, a folder or s3://bucket/prefix (overrides the YAML).",
 )
-@click.option(
+@option(
     "--accept",
+    section="Repair",
     metavar="REASON",
     default="",
-    help="What is found (after --repair) counts as lost for good: a warning with this reason.",
+    help="Accept the remaining damage as permanent, with this reason.",
 )
-@click.option("--on-engine", is_flag=True, help="Read files as tasks of the engine.")
-@click.option(
-    "--no-record", is_flag=True, help="Store nothing in the warehouse (a copy mounted read-only)."
+@option("--on-engine", section="Limits", is_flag=True, help="With --full: read files with Spark.")
+@option(
+    "--no-record",
+    section="Output",
+    is_flag=True,
+    help="Do not store the result in the warehouse.",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@json_option
 def verify(
     all_settings: Sequence[ApplicationSettings],
     full: bool,
@@ -76,66 +90,54 @@ def verify(
     no_record: bool,
     as_json: bool,
 ) -> None:
-    """Whether all that a warehouse holds is as it was written; names what is damaged.
+    """Check for missing or altered warehouse files
 
-    Needs no broker. Looks at tables, their chains of commits, the ledger, names and sizes of all
-    files, and whether windows follow each other; with --full also at what is in the files. What is
-    damaged is named with the recovery points that it takes away and what to do. With --repair each
-    damaged file is taken from a second copy, or its window read again from Kafka; what was damaged
-    is kept in the folder _damaged. What nobody can bring back is given up with --accept: expire and
-    ready go on then; restores refuse what needs it as before. Exits 1 when something is damaged
-    (still, with --repair), 2 when it could not be looked at.
+    The command checks tables, commit chains, the ledger, gaps between windows, and names and sizes
+    of all files. With --full it also checks file contents. For each damage it names the lost
+    recovery points and a remedy.
+
+    --repair moves damaged files to the folder _damaged. After --accept, `expire` and `ready` ignore
+    the damage. Restores that need a damaged file still fail.
+
+    Exit code 1: damage was found, or remains after --repair.
     """
     if not full and (sample is not None or on_engine or bytes_per_s is not None):
         raise ConfigurationError(
-            "--sample, --bytes-per-second and --on-engine go with --full.",
-            remedy="Add --full, or leave them out: a quick look reads no file.",
+            "--sample, --bytes-per-second and --on-engine require --full.",
+            remedy="Add --full, or remove them: a quick verification reads no file.",
         )
     if copy is not None and not repairs:
-        raise ConfigurationError("--from goes with --repair.", remedy="Add it, or leave both out.")
+        raise ConfigurationError(
+            "--from requires --repair.", remedy="Add --repair, or remove --from."
+        )
     if accept and no_record:
         raise ConfigurationError(
-            "--accept is noted in the warehouse, --no-record stores nothing.",
-            remedy="Leave one of them out.",
+            "--accept stores a reason in the warehouse, but --no-record stores nothing.",
+            remedy="Remove one of them.",
         )
     documents: list[dict[str, Any]] = []
     codes = {0}
-    with contextlib.ExitStack() as stack:
-        run = stack.enter_context(spark_run()) if on_engine or repairs else None
+    with spark_run() if on_engine or repairs else nullcontext() as run:
         for settings in all_settings:
-
-            def found_now(
-                settings: ApplicationSettings = settings,
-                run: SparkRun | None = run,
-                *,
-                accept: str = "",
-            ) -> Verification:
-                return look(
-                    settings,
-                    full=full,
-                    sample=sample or 1.0,
-                    bytes_per_s=bytes_per_s,
-                    public_key=public_key,
-                    spark=None if run is None or not on_engine else run.spark,
-                    record=not no_record,
-                    run_id=new_run_id() if run is None else run.id,
-                    accept=accept,
-                    log=_log,
-                )
-
-            made: Sequence[Repair] = ()
+            job = VerifyJob(
+                settings,
+                full=full,
+                sample=sample or 1.0,
+                bytes_per_s=bytes_per_s,
+                public_key=public_key,
+                spark=run.spark if run and on_engine else None,
+                record=not no_record,
+                run_id=run.id if run else new_run_id(),
+                accept=accept,
+                log=_log,
+            )
             try:
-                found = found_now(accept="" if repairs else accept)
-                if repairs and run is not None and found.damages:
-                    made = repair(
-                        settings,
-                        found.damages,
-                        copy=_copy_of(settings, copy),
-                        spark=run.spark,
-                        run_id=run.id,
-                        log=_log,
-                    )
-                    found = found_now(accept=accept)
+                if run and repairs:
+                    done = RepairJob(job, _copy_of(settings, copy), run.spark).run()
+                    found, document = done.verification, REPAIRED.document(done)
+                else:
+                    found = job.run()
+                    document = VERIFICATION.document(found)
             except KStreamsAssetsError as error:
                 if len(all_settings) == 1:
                     raise
@@ -143,9 +145,6 @@ def verify(
                 codes.add(exit_codes.ERROR)
                 continue
             codes.add(0 if found.sound else exit_codes.CHECK_FAILED)
-            document = _document(found)
-            if repairs:
-                document["repairs"] = [one.document() for one in made]
             documents.append(document)
             if not as_json:
                 _print(found)
@@ -156,7 +155,7 @@ def verify(
 
 
 def _copy_of(settings: ApplicationSettings, said: str | None) -> StorePath | None:
-    return settings.second_copy.to if said is None else place_at(said)
+    return settings.second_copy.place if said is None else place_at(said)
 
 
 def _log(line: str) -> None:
@@ -168,42 +167,12 @@ def _print(found: Verification) -> None:
     read = f", {found.files:,} files read ({bytes_text(found.bytes)})" if found.files else ""
     share = f" of {found.sample:.0%}" if 0 < found.sample < 1 else ""
     title = (
-        f"verify {found.application_id}: {state} ({found.kind.value} look{share}{read},"
+        f"verify {found.application_id}: {state} ({found.kind.value}{share}{read},"
         f" {duration(found.took_ms)})"
     )
     if found.damages:
-        print_table(
-            title,
-            ["what", "where", "problem", "points taken away", "what to do"],
-            [
-                [
-                    f"{one.kind.value}{'' if one in found.errors else ' (warning)'}",
-                    one.subject if one.subject == one.place else f"{one.subject}\n{one.place}",
-                    f"{one.problem}\naccepted: {one.accepted}" if one.accepted else one.problem,
-                    one.points_lost or "",
-                    one.remedy,
-                ]
-                for one in found.damages
-            ],
-        )
+        print_table(title, *DAMAGE.table(found.damages, "what", "where", "told", "lost", "remedy"))
     else:
         click.echo(title)
     if found.unrecorded:
         click.echo(f"The result was not stored: {found.unrecorded}", err=True)
-
-
-def _document(found: Verification) -> dict[str, Any]:
-    covered = found.covered_since_ms
-    return {
-        "application_id": found.application_id,
-        "sound": found.sound,
-        "kind": found.kind.value,
-        "sample": found.sample,
-        "verified_at": iso_time(found.began_at_ms),
-        "took_ms": found.took_ms,
-        "files": found.files,
-        "bytes": found.bytes,
-        "every_file_read_since": None if covered is None else iso_time(covered),
-        "recorded": not found.unrecorded,
-        "damages": [one.document() for one in found.damages],
-    }

@@ -1,48 +1,43 @@
 """`kstreams-assets windows`: what is backed up, what is due."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Sequence
 
 import click
 
 from kstreams_assets.backup.follower_status import catching_up
+from kstreams_assets.backup.report import LISTED, ListedWindow
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.help import Command
+from kstreams_assets.cli.options import app_options, last_option
 from kstreams_assets.cli.outage import next_close, outage_loss_ms, outage_now
 from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.model.damage import Damage
+from kstreams_assets.model.recordings import LedgerEntry
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
-from kstreams_assets.warehouse.records import SpanDamage
 
 
-@click.command()
+@click.command(cls=Command, epilog="kstreams-assets windows --app defs.yaml --last 5")
 @app_options
-@click.option("--last", default=20, show_default=True, help="How many windows, newest first.")
+@last_option("windows")
 def windows(
     settings: ApplicationSettings,
     as_json: bool,
     last: int,
 ) -> None:
-    """Closed windows, newest first: which are backed up, due or damaged. Needs no broker.
+    """List closed windows and their backup state
 
-    Exit code 1 when the files of a window shown do not match the ledger.
+    A window is backed up, due or damaged. The command reads the warehouse only.
+
+    Exit code 1: files of a listed window do not match the ledger.
     """
     statuses = window_statuses(settings)
     due = sum(status.is_due for status in statuses)
-    shown = statuses[::-1][:last]
-    ledger = Ledger(settings.warehouse, settings.application_id)
-    entries: dict[str, list[LedgerEntry]] = {}
-    for entry in ledger.entries(windows={status.window.key for status in shown}):
-        entries.setdefault(entry.result.plan.window.key, []).append(entry)
-    damaged: dict[str, list[SpanDamage]] = {}
-    for damage in ledger.damaged(windows={status.window.key for status in shown}):
-        damaged.setdefault(damage.window, []).append(damage)
-    documents = [
-        _document(status, entries.get(status.window.key, []), damaged.get(status.window.key, []))
-        for status in shown
-    ]
+    listed = _listed(settings, statuses[::-1][:last])
+    damaged = [one for one in listed if one.damages]
     backlog = catching_up(settings.warehouse, settings.application_id)
     if as_json:
         print_json(
@@ -51,56 +46,46 @@ def windows(
                 "due": due,
                 "outage_loss_ms": outage_loss_ms(settings),
                 **({"catching_up": backlog} if backlog else {}),
-                "windows": documents,
+                "windows": LISTED.documents(listed),
             }
         )
         _exit(damaged)
         return
-    columns = ["window", "state", "points", "topics", "records", "bytes", "lost"]
     print_table(
         f"Windows of {settings.application_id}: {len(statuses)} closed, {due} due",
-        columns,
-        [[document[column] for column in columns] for document in documents],
+        *LISTED.table(listed, "window", "state", "points", "topics", "records", "bytes", "lost"),
     )
     click.echo(outage_now(settings))
     if backlog:
-        click.echo(f"The follower is at work. {backlog}")
+        click.echo(f"The follower is running. {backlog}")
     click.echo(next_close(settings))
     if empty := sum(status.without_point for status in statuses):
         click.echo(
-            f"{empty} windows have no recovery point: nothing was backed up with them. Their"
-            " records are in the next window with a point."
+            f"{empty} windows have no recovery point and no backup. The next window with a point"
+            " contains their records."
         )
-    for of_window in damaged.values():
-        more = f" ({len(of_window) - 1} more spans of this window)" if of_window[1:] else ""
-        click.echo(f"Damaged: {of_window[0]}{more}. {of_window[0].remedy}")
+    for one in damaged:
+        first, others = one.damages[0], len(one.damages) - 1
+        more = f" ({others} more damaged spans in this window)" if others else ""
+        click.echo(f"Damaged: {first}{more}. {first.remedy}")
     _exit(damaged)
 
 
-def _exit(damaged: Mapping[str, Sequence[SpanDamage]]) -> None:
+def _exit(damaged: Sequence[ListedWindow]) -> None:
     if damaged:
         sys.exit(exit_codes.CHECK_FAILED)
 
 
-def _state(status: WindowStatus, damaged: Sequence[SpanDamage]) -> str:
-    if damaged:
-        return "damaged"
-    if status.is_due:
-        return "due"
-    return "no point" if status.without_point else "done"
-
-
-def _document(
-    status: WindowStatus, entries: list[LedgerEntry], damaged: Sequence[SpanDamage]
-) -> dict[str, Any]:
-    return {
-        "window": status.window.key,
-        "state": _state(status, damaged),
-        "points": status.points,
-        "topics": len(status.done),
-        "records": sum(entry.result.content.records for entry in entries),
-        "bytes": sum(entry.result.content.bytes for entry in entries),
-        "lost": sum(len(entry.result.losses) for entry in entries),
-        "missing_topics": sorted(status.missing),
-        "damaged": [str(damage) for damage in damaged],
-    }
+def _listed(settings: ApplicationSettings, statuses: Sequence[WindowStatus]) -> list[ListedWindow]:
+    """The windows with what the ledger has of them."""
+    ledger, keys = Repository.open(settings).ledger, {status.window.key for status in statuses}
+    entries: defaultdict[str, list[LedgerEntry]] = defaultdict(list)
+    for entry in ledger.entries(windows=keys):
+        entries[entry.result.plan.window.key].append(entry)
+    damaged: defaultdict[str, list[Damage]] = defaultdict(list)
+    for damage in ledger.damaged(windows=keys):
+        damaged[damage.window or ""].append(damage)
+    return [
+        ListedWindow(status, entries[status.window.key], damaged[status.window.key])
+        for status in statuses
+    ]

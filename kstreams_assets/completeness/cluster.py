@@ -4,27 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kstreams_assets.app.model import TopicRoles
-from kstreams_assets.completeness.content import (
-    Moment,
-    Part,
-    ViewPart,
-    in_flight_from,
-    wanted,
-)
-from kstreams_assets.completeness.planner import KEPT_BYTES, MomentPlanner, Staging
-from kstreams_assets.completeness.runnable import Standing, listed
-from kstreams_assets.completeness.view import View, ViewKind
+from kstreams_assets.completeness.content import Moment, Part, ViewPart, in_flight_from, wanted
+from kstreams_assets.completeness.planner import KEPT_BYTES, MomentPlanner
+from kstreams_assets.completeness.runnable import Standing
 from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.staging import Staging
+from kstreams_assets.rules.view import View, ViewKind
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-)
+from kstreams_assets.texts import few
 from spark_resources.work import LoggedRows, LogSource, ReadRange, Spark
 
 if TYPE_CHECKING:
@@ -122,7 +113,7 @@ class ClusterContents:
         """What stands against judging each of some rules, given the views of each."""
         tails = [[text for one in of_rule for text in self._tails(one.view)] for of_rule in views]
         if self._backup is None:
-            return [Standing(incomplete=listed(texts)) for texts in tails]
+            return [Standing(incomplete=few(texts, by="; ")) for texts in tails]
         return self._backup.standings_of_restored(views, tails)
 
     def lacking_snapshots(self, views: Sequence[ViewPart]) -> list[str]:
@@ -140,15 +131,14 @@ class ClusterContents:
         if not view.roles.is_input or self._backup is None:
             return []
         point = self._backup.moment.point
-        taken_in = {(o.topic, o.partition): o.offset for o in point.group_offsets}
-        here = {(o.topic, o.partition): o.offset for o in self.moment.point.group_offsets}
+        taken_in, here = point.group, self.moment.point.group
         return [
             f"of {cut.id} only the tail is on the cluster"
             for cut in self.moment.point.partitions
             if cut.topic == view.topic
             and (source := point.cut(cut.id)) is not None
-            and taken_in.get((cut.topic, cut.partition), 0) > source.log_start
-            and here.get((cut.topic, cut.partition), 0) <= cut.log_start
+            and (taken_in.offset_in(cut) or 0) > source.log_start
+            and (here.offset_in(cut) or 0) <= cut.log_start
         ]
 
     def _as_point(

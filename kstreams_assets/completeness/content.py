@@ -4,15 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kstreams_assets.completeness.view import BEFORE, View, ViewKind
-from kstreams_assets.ktables.plan import state_cuts
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint, WantedPartition
+from kstreams_assets.model.store_states import state_cuts
 from kstreams_assets.offsets import RangeSet
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    PartitionCut,
-    RecoveryPoint,
-    WantedPartition,
-)
+from kstreams_assets.rules.view import BEFORE, View, ViewKind
 
 
 class Part(StrEnum):
@@ -82,32 +78,27 @@ def in_flight_from(view: View, moment: Moment) -> Mapping[int, int]:
         return {cut.partition: 0 for cut in cuts}
     if view.kind is ViewKind.STORE or not view.is_read_and_written:
         return {}
-    committed = _committed(moment.point, view.topic)
-    return {
-        cut.partition: committed[cut.partition].offset if cut.partition in committed else 0
-        for cut in cuts
-    }
+    return {cut.partition: moment.point.group.offset_in(cut) or 0 for cut in cuts}
 
 
 def _partitions(
     view: View, point: RecoveryPoint, *, before: bool = False
 ) -> tuple[WantedPartition, ...]:
-    committed = _committed(point, view.topic)
     if view.kind is ViewKind.STORE:
         return tuple(
             WantedPartition(
                 cut,
                 cut.records_from(cut.log_start),
-                committed.get(cut.partition),
+                point.group.at(cut),
             )
-            for cut in state_cuts(_with_roles(point, view), view.topic)
+            for cut in state_cuts(point, view.topic, view.roles)
         )
     cuts = sorted(
         (cut for cut in point.partitions if cut.topic == view.topic), key=lambda c: c.partition
     )
     found = []
     for cut in cuts:
-        offset = committed.get(cut.partition)
+        offset = point.group.at(cut)
         start, end = _bounds(view, cut, offset, before=before)
         found.append(WantedPartition(cut, RangeSet.of(start, end, without=cut.excluded), offset))
     return tuple(found)
@@ -130,20 +121,3 @@ def _without(now: WantedPartition, then: WantedPartition | None) -> WantedPartit
     if then is None or then.cut.topic_id != now.cut.topic_id:
         return now
     return replace(now, ranges=RangeSet(now.ranges) - then.ranges)
-
-
-def _committed(point: RecoveryPoint, topic: str) -> dict[int, GroupOffset]:
-    return {o.partition: o for o in point.group_offsets if o.topic == topic}
-
-
-def _with_roles(point: RecoveryPoint, view: View) -> RecoveryPoint:
-    """Points of an earlier release do not say which part a topic plays."""
-    if all(cut.roles for cut in point.partitions if cut.topic == view.topic):
-        return point
-    return replace(
-        point,
-        partitions=tuple(
-            cut if cut.roles or cut.topic != view.topic else replace(cut, roles=view.roles)
-            for cut in point.partitions
-        ),
-    )

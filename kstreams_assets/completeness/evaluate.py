@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING
 from kstreams_assets.app.rules import Place, Scope
 from kstreams_assets.closing import Closing
 from kstreams_assets.completeness.content import Moment, ViewPart
-from kstreams_assets.completeness.planner import ContentPlanner, MomentPlanner, Staging
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
+from kstreams_assets.completeness.planner import ContentPlanner, MomentPlanner
 from kstreams_assets.completeness.runnable import (
     Judged,
     Runnable,
     Standing,
-    listed,
     not_verifiable,
     runnables_of,
 )
-from kstreams_assets.completeness.view import ViewKind
 from kstreams_assets.errors import KafkaError, RuleLimitError, SparkJobError, SparkLostError
 from kstreams_assets.home import home_failure
+from kstreams_assets.model.rule_results import NO_SAMPLE, Outcome, RuleResult, Sample
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.staging import Staging
+from kstreams_assets.rules.view import ViewKind
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.schemas import schemas_of
-from kstreams_assets.warehouse.spans import Window
-from spark_resources.work import NO_SAMPLE, Content, Sample, Spark
+from kstreams_assets.texts import few
+from spark_resources.work import Content, Spark
 
 if TYPE_CHECKING:
     from kstreams_assets.completeness.cluster import ClusterContents
@@ -63,8 +64,8 @@ class Evaluator(Closing):
     ) -> None:
         self._settings, self._spark, self._log = settings, spark, log
         self._run_of = (settings.application_id, run_id)
-        self._staging = Staging(settings.warehouse, settings.application_id)
-        self._results = ResultsTable(settings.warehouse)
+        self._staging = Staging(settings.warehouse, f"completeness-{settings.application_id}")
+        self._results = Repository.open(settings).results
 
     def window(
         self,
@@ -111,7 +112,7 @@ class Evaluator(Closing):
         For rules with scope `window` what is new is what came after the last window that had ended.
 
         Raises:
-            RecoveryPointNotFoundError: There is no point with this id.
+            KStreamsAssetsError: There is no point with this id.
             ConfigurationError, NewerLayoutError.
         """
         wanted = runnables_of(self._settings, rules)
@@ -213,8 +214,8 @@ class Evaluator(Closing):
         try:
             if lacking:
                 found = not_verifiable(
-                    f"There is no KTable snapshot of {listed(lacking)} at this recovery point in"
-                    " the format that is declared now. Make the snapshots of its window, or"
+                    f"There is no KTable snapshot of {few(lacking, by='; ')} at this recovery point"
+                    " in the format that is declared now. Make the snapshots of its window, or"
                     " evaluate at place backup."
                 )
             elif (unrun := rule.why_not_run(standing)) is not None:
@@ -284,7 +285,7 @@ class Evaluator(Closing):
         session, limits = self._views.session, rule.rule.limits
         try:
             late = run_number(session, rule.late_sql, limits) if rule.late_sql else 0
-            returned = run_rule(session, rule.rule.sql, limits)
+            returned = run_rule(session, rule.rule.query, limits)
         except SparkLostError as error:
             raise SparkLostError(
                 f"{error.problem.rstrip('.')}, while rule {rule.name} was evaluated.",
@@ -335,7 +336,7 @@ class Evaluator(Closing):
     def _views(self) -> "Views":
         from spark_resources.rules import Views
 
-        schemas = schemas_of(self._settings.warehouse, self._settings.application_id)
+        schemas = Repository.open(self._settings).schemas.all()
         return Views(self._spark.spark_session, schemas)
 
     @cached_property

@@ -7,25 +7,20 @@ from typing import Final
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.rules import Place
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import (
-    ON_RESTORES,
-    Outcome,
-    ResultsTable,
-    RuleResult,
-    explanation_of,
-    rule_checks,
-)
+from kstreams_assets.completeness.result import ON_RESTORES, rule_checks
 from kstreams_assets.completeness.runnable import Runnable, not_verifiable, runnables_of
-from kstreams_assets.completeness.view import ViewKind
 from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
+from kstreams_assets.model.rule_results import Outcome, RuleResult, explanation_of
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent
 from kstreams_assets.restore.steps import Step, require
 from kstreams_assets.restore.target import require_empty_group, require_own_target
+from kstreams_assets.rules.view import ViewKind
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 from spark_resources.work import Spark
 
 
@@ -39,18 +34,23 @@ def why_not_judged(rule: Runnable, restore: StoredRestore) -> str:
 
     What the backup itself lacks is seen when the rule is evaluated.
     """
+    if restore.mode is RestoreMode.LOGS:
+        return (
+            "The restore (mode logs) commits no group offsets, so no position of the application is"
+            " defined at which the rule could be evaluated. Evaluate the rule at a window instead."
+        )
     if restore.mode is not RestoreMode.STATE:
         return (
-            f"The restore (mode {restore.mode.value}) brings back inputs only, everything else is"
-            " recomputed. Evaluate the rule at a window once the application has caught up."
+            f"The restore (mode {restore.mode.value}) restores inputs only; everything else is"
+            " recomputed. Evaluate the rule at a window when the application has caught up."
         )
     restored = {topic.source: topic for topic in restore.topics}
     views = [view for view, _ in rule.views.values()]
     absent = {view.topic for view in views} - restored.keys()
     if absent:
         return (
-            f"The restore leaves out {_join(absent)}, which the rule reads. Restore all topics to"
-            " have it judged."
+            f"The rule reads {_join(absent)}, which the restore does not contain. Restore all"
+            " topics to evaluate it."
         )
     asked = restore.asked
     read = {view.topic for view in views if view.kind is ViewKind.TOPIC}
@@ -58,14 +58,14 @@ def why_not_judged(rule: Runnable, restore: StoredRestore) -> str:
     inputs = {topic for topic in read if roles[topic].input_only}
     if asked.get("inputs") == InputsExtent.TAIL.value and inputs:
         return (
-            f"Only the tail of {_join(inputs)} was restored, but the rule reads it. Restore with"
-            " inputs: full to have it judged."
+            f"The rule reads {_join(inputs)}, but only its tail was restored. Restore with inputs:"
+            " full to evaluate it."
         )
     logs = {topic for topic in read if roles[topic].is_changelog}
     if asked.get("changelog_source") == ChangelogSource.SNAPSHOT.value and logs:
         return (
-            f"{_join(logs)} was written from KTable snapshots, one record of each key, but the rule"
-            " reads its log. Restore with changelog_source: raw to have it judged."
+            f"The rule reads the log of {_join(logs)}, which was restored from KTable snapshots"
+            " with one record per key. Restore with changelog_source: raw to evaluate it."
         )
     return ""
 
@@ -76,7 +76,7 @@ def _join(names: Iterable[str]) -> str:
 
 _log = logging.getLogger(__name__)
 
-SKIPPED: Final = "Skipped, as asked (skip_completeness): nothing was looked at."
+SKIPPED: Final = "Not evaluated, because skip_completeness is set."
 
 
 def evaluate_restore(
@@ -96,9 +96,9 @@ def evaluate_restore(
     started. Results are stored under the run that made the restore: so the commit finds them.
 
     Raises:
-        RestoreStateError: The restore was not verified, differs from the backup, or is over.
-        TargetTopicChangedError: The cluster is another one.
-        GroupNotEmptyError: The application runs, so that nothing on the target holds still.
+        KStreamsAssetsError: The restore was not verified, differs from the backup, or is over.
+            The cluster is another one.
+        KafkaError: The application runs, so that nothing on the target holds still.
     """
     require(restore, Step.EVALUATE)
     asked = [r for r in rules_on_restores(settings) if rules is None or r.name in rules]
@@ -108,7 +108,7 @@ def evaluate_restore(
     skipped = [
         _skipped(rule, reasons[rule.name], restore) for rule in asked if rule.name in reasons
     ]
-    ResultsTable(settings.warehouse).record(skipped)
+    Repository.open(settings).results.record(skipped)
     judged = [rule.name for rule in asked if rule.name not in reasons]
     log(f"{len(judged)} completeness rules are evaluated on the target, {len(skipped)} cannot be.")
     if not judged:
@@ -131,11 +131,8 @@ def results_of_restore(
     settings: ApplicationSettings, restore: StoredRestore
 ) -> dict[str, RuleResult]:
     """The newest stored result of each rule on this restore."""
-    found = ResultsTable(settings.warehouse).of(
-        settings.application_id,
-        points=[restore.point_id],
-        places=[Place.RESTORE],
-        run_id=restore.run_id,
+    found = Repository.open(settings).results.of(
+        points=[restore.point_id], places=[Place.RESTORE], run_id=restore.run_id
     )
     return {result.rule: result for result in found}
 
@@ -180,11 +177,7 @@ def _committed(restore: StoredRestore, cluster: KafkaCluster) -> dict[TopicParti
     if restore.state is RestoreState.COMMITTED:
         offsets = cluster.group_offsets(restore.group)
         return {id_: found.offset for id_, found in offsets.items() if id_.topic in restored}
-    return {
-        TopicPartitionId(o.topic, o.partition): o.offset
-        for o in restore.to_commit
-        if o.topic in restored
-    }
+    return {one.id: one.offset for one in restore.to_commit if one.topic in restored}
 
 
 def _skipped(rule: Runnable, why: str, restore: StoredRestore) -> RuleResult:

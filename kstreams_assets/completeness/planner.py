@@ -1,6 +1,5 @@
 """From a recovery point or a window to the rows of each view; reads the warehouse, no JVM."""
 
-import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -8,39 +7,25 @@ from typing import Final
 
 import pyarrow as pa
 
-from kstreams_assets.closing import Closing
-from kstreams_assets.completeness.content import (
-    Moment,
-    Part,
-    ViewPart,
-    in_flight_from,
-    wanted,
-)
+from kstreams_assets.completeness.content import Moment, Part, ViewPart, in_flight_from, wanted
 from kstreams_assets.completeness.repeats import Repeats
-from kstreams_assets.completeness.runnable import Standing, listed
-from kstreams_assets.completeness.view import View, ViewKind
-from kstreams_assets.errors import RecoveryPointNotFoundError
-from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
-from kstreams_assets.ktables.table import open_table, window_files
-from kstreams_assets.layout import Warehouse
-from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import (
-    StorePath,
-    newest_change,
-    remove_tree,
-    store_time,
-    subfolders,
-    write_parquet,
+from kstreams_assets.completeness.runnable import Standing
+from kstreams_assets.model.point import (
+    PartitionCut,
+    PartitionLife,
+    RecoveryPoint,
+    WantedPartition,
+    no_point,
 )
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import GapCause, Window
-from kstreams_assets.warehouse.yardstick import Yardstick, yardstick_of
+from kstreams_assets.model.restorability import PointStatus, Restores, Yardstick
+from kstreams_assets.model.snapshot import TableStore
+from kstreams_assets.model.spans import GapCause, Window
+from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.staging import Staging
+from kstreams_assets.rules.view import View, ViewKind, views_of
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import few
 from spark_resources.work import Content, LoggedRows, LogSource, Renumbering, SnapshotRows
 
 
@@ -49,8 +34,9 @@ class Moments:
 
     def __init__(self, settings: ApplicationSettings, topics: Collection[str]) -> None:
         self._application_id = settings.application_id
-        self._ledger = Ledger(settings.warehouse, settings.application_id)
-        self._table = RecoveryPointTable(settings.warehouse)
+        repo = Repository.open(settings)
+        self._ledger = repo.ledger
+        self._table = repo.points
         self._topics = topics
         self._points: dict[str, RecoveryPoint] = {}
 
@@ -63,7 +49,7 @@ class Moments:
         if adjacent:
             before = self._closing[adjacent[0]]
         else:
-            earlier = self._table.bounds(self._application_id).at_edges([window.start_ms])
+            earlier = self._table.bounds().at_edges([window.start_ms])
             before = next(iter(earlier), None)
         return Moment(point, self.point(before), window.key)
 
@@ -71,21 +57,21 @@ class Moments:
         """A point, and the last one before it that ends a window.
 
         Raises:
-            RecoveryPointNotFoundError: There is no point with this id.
+            KStreamsAssetsError: There is no point with this id.
         """
         for window, closing in self._closing.items():
             if closing == point_id and (moment := self.of_window(window)) is not None:
                 return moment
         point = self.point(point_id)
         if point is None:
-            raise RecoveryPointNotFoundError(application_id=self._application_id, point_id=point_id)
+            raise no_point(self._application_id, point_id)
         ended = [w for w in self._closing if w.end_ms <= point.effective_at_ms]
         return Moment(point, self.point(self._closing[max(ended)]) if ended else None)
 
     def point(self, point_id: str | None) -> RecoveryPoint | None:
         """A point by its id, None where it is not there (any more)."""
         if point_id is not None and point_id not in self._points:
-            found = self._table.load(self._application_id, [point_id])
+            found = self._table.load([point_id])
             self._points |= {point.id: point for point in found}
         return None if point_id is None else self._points.get(point_id)
 
@@ -99,105 +85,6 @@ class Moments:
             for window, point_id in closing.items()
             if point_id is not None
         }
-
-
-class Snapshots:
-    """The snapshots of one application by store and recovery point, as they were at first use."""
-
-    def __init__(self, settings: ApplicationSettings) -> None:
-        self._settings = settings
-        self._files: dict[str, dict[str, list[tuple[StorePath, int]]]] = {}
-        self._unchanged: set[tuple[str, str]] = set()
-
-    def find(self, store: TableStore, point_id: str) -> Snapshot | None:
-        """The snapshot at a point in the store's format of now, whose rows are in the table."""
-        snapshot = self._by_point.get((store.store, point_id))
-        if snapshot is None or snapshot.fingerprint != store.format.fingerprint:
-            return None
-        rows = sum(count for _, count in self._files_of(snapshot))
-        return snapshot if rows == snapshot.rows and snapshot.topic == store.topic else None
-
-    def rows(self, store: TableStore, point_id: str) -> SnapshotRows:
-        """Where the rows of a snapshot are; there must be one.
-
-        Raises:
-            StoredDataError: Its files are not those that were written.
-        """
-        snapshot = self._by_point[store.store, point_id]
-        if (store.store, snapshot.window.key) not in self._unchanged:
-            path = self._settings.warehouse.ktable(self._settings.application_id, snapshot.store)
-            self._files_of(snapshot)
-            require_snapshot(path, snapshot, self._files[snapshot.store])
-            self._unchanged.add((store.store, snapshot.window.key))
-        files = tuple(path for path, _ in self._files_of(snapshot))
-        return SnapshotRows(store.format, snapshot.window.key, files, snapshot.rows)
-
-    def doubt(self, store: TableStore, point_id: str) -> str:
-        """Why a snapshot is not proved; empty where it is, or where there is none."""
-        snapshot = self._by_point.get((store.store, point_id))
-        if snapshot is None or snapshot.proved:
-            return ""
-        return f"The snapshot of {store.store} is not proved: {snapshot.reason}"
-
-    @cached_property
-    def _by_point(self) -> dict[tuple[str, str], Snapshot]:
-        table = SnapshotsTable(self._settings.warehouse)
-        found = table.of(self._settings.application_id)
-        return {(snapshot.store, snapshot.point_id): snapshot for snapshot in found}
-
-    def _files_of(self, snapshot: Snapshot) -> list[tuple[StorePath, int]]:
-        if snapshot.store not in self._files:
-            path = self._settings.warehouse.ktable(self._settings.application_id, snapshot.store)
-            self._files[snapshot.store] = window_files(open_table(path), path)
-        return self._files[snapshot.store].get(snapshot.window.key, [])
-
-
-_COLUMNS: Final = ["partition", "offset", "timestamp_ms", "headers", "key", "value"]
-_STALE_S: Final = 86_400
-
-
-class Staging(Closing):
-    """A folder of one evaluation in the warehouse, where Spark's workers see it.
-
-    It is gone when closed; what a killed evaluation has left is removed a day later.
-    """
-
-    def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._parent = warehouse.staging(f"completeness-{application_id}")
-        self._folder = self._parent / uuid.uuid4().hex
-        self.root = self._folder
-        self._count = 0
-
-    def write(self, rows: pa.Table) -> StorePath:
-        """Store saved records as a file and return its path."""
-        self._count += 1
-        path = self.folder() / f"{self._count:06d}.parquet"
-        write_parquet(rows.select(_COLUMNS), path, use_dictionary=False)
-        return path
-
-    def folder(self) -> StorePath:
-        """The folder, for other files of the evaluation."""
-        if not self._folder.exists():
-            self._sweep()
-            self._folder.mkdir(parents=True)
-        return self._folder
-
-    def empty(self) -> None:
-        """Remove the files that were written."""
-        for path in list(self._folder.glob("*.parquet")):
-            path.unlink()
-
-    def close(self) -> None:
-        """Remove the folder."""
-        remove_tree(self._folder)
-
-    def _sweep(self) -> None:
-        folders = subfolders(self._parent)
-        stale = store_time(self._parent) - _STALE_S if folders else 0.0
-        for folder in folders:
-            changed = newest_change(folder)  # None: another evaluation has removed it
-            if changed is not None and changed < stale:
-                remove_tree(folder)
 
 
 KEPT_BYTES: Final = 256 * 1024**2
@@ -216,8 +103,9 @@ class ContentPlanner:
         self.backed_up = {topic.name for topic in settings.topics}
         topics = {topic.name for topic in settings.application.topics} | self.backed_up
         self.moments = Moments(settings, topics)
-        self.snapshots = Snapshots(settings)
-        self.contents = Contents.of(settings)
+        self.view = Repository.open(settings).reading(settings)
+        stores = [view.store for view in views_of(settings).values() if view.store is not None]
+        self.states = self.view.states(stores)
         self._whole: dict[tuple[PartitionLife, ...], LogSource | None] = {}
 
     def at(self, moment: Moment) -> "MomentPlanner":
@@ -236,7 +124,7 @@ class ContentPlanner:
             whole, size = self._files(topic, unbounded)
             self._whole[lives] = replace(whole, is_whole=True) if size <= KEPT_BYTES else None
         kept = self._whole[lives]
-        self.contents.require_unchanged(
+        self.view.require_unchanged(
             parts if kept is None else [replace(part, ranges=_ALL) for part in parts]
         )
         return kept or self._files(topic, parts)[0]
@@ -244,23 +132,18 @@ class ContentPlanner:
     @cached_property
     def yardstick(self) -> Yardstick:
         """What the application guarantees itself."""
-        return yardstick_of(self.settings)
+        return Repository.open(self.settings).points.yardstick(self.settings.guarantee)
 
     @cached_property
     def compacted_topics(self) -> frozenset[str]:
         """Topics of which not every record is there: compaction had removed some before they were
         backed up, or `expire` has dropped what no kept point needs."""
-        ledger = Ledger(self.settings.warehouse, self.settings.application_id)
-        rows = ledger.span_rows(self.backed_up, columns=["topic", "gaps"])
-        return frozenset(
-            rows["topic"][index].as_py()
-            for index in rows_with_gap(
-                rows, {GapCause.COMPACTED, GapCause.FOLDED, GapCause.EXPIRED}
-            )
-        )
+        ledger = Repository.open(self.settings).ledger
+        causes = {GapCause.COMPACTED, GapCause.FOLDED, GapCause.EXPIRED}
+        return ledger.topics_with_gap(self.backed_up, causes)
 
     def _files(self, topic: str, parts: Sequence[WantedPartition]) -> tuple[LogSource, float]:
-        found = [one for part in parts for one in self.contents.files(part)]
+        found = [one for part in parts for one in self.view.files(part)]
         source = LogSource(
             topic=topic,
             root=self.settings.warehouse.records(self.settings.application_id),
@@ -282,7 +165,7 @@ class MomentPlanner:
         """The rows of a view."""
         view, point = asked.view, self.moment.at(asked.part)
         if asked.of_snapshot and view.store is not None and point is not None:
-            return self._shared.snapshots.rows(view.store, point.id)
+            return self._snapshot_rows(view.store, point.id)
         parts = wanted(view, self.moment, asked.part)
         saved = self._saved(view, point, parts) if point is not None else []
         source = self._shared.source(view.topic, parts)
@@ -297,10 +180,24 @@ class MomentPlanner:
             window=self.moment.window if asked.part is Part.ALL else None,
         )
 
+    def _snapshot_rows(self, store: TableStore, point_id: str) -> SnapshotRows:
+        """The rows of a snapshot; `lacking_snapshots` has seen that there is one."""
+        snapshots = self._shared.states.snapshots
+        snapshot = snapshots.at(store, point_id)
+        if snapshot is None:
+            raise LookupError(f"no snapshot of {store.store} at {point_id}")
+        snapshots.require_unchanged(snapshot)
+        files = tuple(file.path for file in snapshots.files(snapshot))
+        return SnapshotRows(store.format, snapshot.window.key, files, snapshot.rows)
+
     def _saved(
         self, view: View, point: RecoveryPoint, parts: Sequence[WantedPartition]
     ) -> list[pa.Table]:
         """Records that were saved with points: of a topic only those that no file holds."""
+        if view.store is not None:  # the newest of a key counts, whatever comes twice
+            states = self._shared.states
+            rows = states.saved(point, states.parts(view.store, point))
+            return [rows] if rows.num_rows else []
         parts = [
             one
             for one in parts
@@ -308,9 +205,7 @@ class MomentPlanner:
         ]
         if not parts:
             return []
-        if view.kind is ViewKind.STORE:  # the newest of a key counts, whatever comes twice
-            return [*self._shared.contents.saved(point, parts).values()]
-        found = self._shared.contents.at(point, parts)
+        found = self._shared.view.contents(point, parts)
         return [rows for one in parts if (rows := found.only_saved(one.cut.id)).num_rows]
 
     def standings(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
@@ -337,7 +232,7 @@ class MomentPlanner:
                 standing,
                 not_covered="",
                 unproven=standing.unproven or standing.not_covered,
-                incomplete=listed([*self._begun_late(of_rule), *texts]),
+                incomplete=few([*self._begun_late(of_rule), *texts], by="; "),
                 unconfirmed=self._unconfirmed(of_rule),
             )
             for of_rule, standing, texts in zip(views, self._judged(covered), besides, strict=True)
@@ -351,7 +246,7 @@ class MomentPlanner:
                 for one in views
                 if one.of_snapshot and (store := one.view.store) is not None
                 if (point := self.moment.at(one.part)) is not None
-                and self._shared.snapshots.find(store, point.id) is None
+                and self._shared.states.snapshots.at(store, point.id) is None
             }
         )
 
@@ -360,7 +255,8 @@ class MomentPlanner:
         topics = {one.view.topic for one in views} & self._shared.compacted_topics
         if not topics:
             return ""
-        return f"compaction removed records of {listed(sorted(topics))} before they were backed up."
+        named = few(sorted(topics), by="; ")
+        return f"compaction removed records of {named} before they were backed up."
 
     def scrub(self, text: str) -> str:
         """The text: nothing in a warehouse is secret."""
@@ -379,9 +275,9 @@ class MomentPlanner:
         transient = {one.view.topic for one in views if one.view.is_transient}
         missing = topics - self._shared.backed_up - transient
         if missing:
-            return Standing(not_covered=f"Not in the backup: {listed(sorted(missing))}.")
+            return Standing(not_covered=f"Not in the backup: {few(sorted(missing), by='; ')}.")
         doubts = [
-            self._shared.snapshots.doubt(one.view.store, point.id)
+            self._doubt(one.view.store, point.id)
             for one in views
             if one.of_snapshot and one.view.store is not None
             if (point := self.moment.at(one.part)) is not None
@@ -390,11 +286,18 @@ class MomentPlanner:
         return replace(
             standing,
             unproven=" ".join(doubt for doubt in (*doubts, standing.unproven) if doubt),
-            incomplete=listed(text for one in views for text in self._incomplete(one)),
-            unknown=f"The recovery point does not know {listed(sorted(unknown))}."
+            incomplete=few((text for one in views for text in self._incomplete(one)), by="; "),
+            unknown=f"The recovery point does not know {few(sorted(unknown), by='; ')}."
             if unknown
             else "",
         )
+
+    def _doubt(self, store: TableStore, point_id: str) -> str:
+        """Why a snapshot is not proved; empty where it is, or where there is none."""
+        snapshot = self._shared.states.snapshots.at(store, point_id)
+        if snapshot is None or snapshot.proved:
+            return ""
+        return f"The snapshot of {store.store} is not proved: {snapshot.reason}"
 
     def _judged(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
         """What the point, and the one before where it is looked at, give of each rule's topics."""
@@ -408,7 +311,7 @@ class MomentPlanner:
             if self.moment.before is not None and then:
                 points.append(self._narrowed(self.moment.before, then))
             slices.append((first, len(points)))
-        statuses = self._shared.contents.statuses(points)
+        statuses = self._shared.view.statuses(points)
         within = self._repeats()
         return [
             replace(standing, within=within) if standing.repeats else standing
@@ -439,12 +342,12 @@ class MomentPlanner:
             return []
         found = []
         for one in wanted(asked.view, self.moment, asked.part):
-            lost = self._shared.contents.missing(one)
+            lost = self._shared.view.missing(one)
             if lost and lost[0].start == 0:
                 found.append(f"{one.cut.id} begins at offset {lost[0].end} in the backup")
             elif lost:
                 lacking = f"{lost[0].start} to {lost[0].end - 1}"
-                found.append(f"{one.cut.id} lacks offsets {lacking} in the backup")
+                found.append(f"{one.cut.id}: missing offsets {lacking} in the backup")
         return found
 
     def _begun_late(self, views: Sequence[ViewPart]) -> list[str]:

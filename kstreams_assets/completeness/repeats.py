@@ -67,11 +67,11 @@ def of_recomputation(sql: str, declared: Recomputation, repeats: Repeats) -> All
     A count may be too large. Where it is, so may be the sums of its key; without a count nothing
     says how much a repeated record adds to a sum.
     """
-    counts = [field or "_value" for field, what in declared.values.items() if _is_count(what)]
+    counts = [field or "_value" for field, what in declared.aggregates.items() if _is_count(what)]
     if not counts:
         return Allowance(f"{_all(sql)} WHERE false", None, 0, False)
     windows = declared.windowed_by
-    of_each = 1 if windows is None else -(-windows.size_ms // windows.advance_ms)
+    of_each = 1 if windows is None else -(-windows.size_ms // windows.step_ms)
     most = repeats.now * of_each
     keys = ["key"] if windows is None else ["key", "window_start_ms"]
     named = ", ".join(keys)

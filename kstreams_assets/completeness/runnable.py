@@ -2,26 +2,18 @@
 
 import difflib
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kstreams_assets.app.rules import CompletenessRule, Place, Recomputation, Scope
 from kstreams_assets.completeness.content import Part, ViewPart, part_of
-from kstreams_assets.completeness.recompute import RULE_PREFIX, recompute_sql
-from kstreams_assets.completeness.repeats import (
-    Allowance,
-    Repeats,
-    of_balance,
-    of_recomputation,
-)
-from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
-from kstreams_assets.completeness.view import BEFORE, View, ViewKind, views_of
+from kstreams_assets.completeness.repeats import Allowance, Repeats, of_balance, of_recomputation
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.model.rule_results import NO_SAMPLE, Outcome, RuleKind, RuleResult, Sample
+from kstreams_assets.rules.recompute import RULE_PREFIX, recompute_sql
+from kstreams_assets.rules.view import BEFORE, View, ViewKind, views_of
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.work import NO_SAMPLE, Sample
-
-_FEW: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +47,6 @@ class Judged:
 def not_verifiable(explanation: str) -> Judged:
     """What can neither be said to hold nor to be violated."""
     return Judged(Outcome.NOT_VERIFIABLE, explanation)
-
-
-def listed(texts: Iterable[str]) -> str:
-    """The first few, in one sentence."""
-    found = list(texts)
-    more = f"; and {len(found) - _FEW} more" if len(found) > _FEW else ""
-    return "; ".join(found[:_FEW]) + more
 
 
 _STORES_FROM: Final[Mapping[Place, str]] = {
@@ -128,12 +113,12 @@ class Runnable:
         if not (self.counts_all and standing.incomplete):
             return None
         if self.kind is RuleKind.RECOMPUTE:
-            what = "the store cannot be computed anew from them"
+            what = "the store cannot be recomputed from them"
             remedy = "Check it with a balance of scope: window."
         elif self.rule.scope is Scope.EVERYTHING:
-            what, remedy = "a balance of everything cannot be judged", "Use scope: window."
+            what, remedy = "a balance of all records cannot be evaluated", "Use scope: window."
         else:
-            what = "the balance of this window cannot be judged"
+            what = "the balance of this window cannot be evaluated"
             remedy = (
                 "Back up more often than retention removes records, see the check no_source_loss."
             )
@@ -146,9 +131,9 @@ class Runnable:
         if repeats is None or repeats.most == 0:
             return None
         if self.recomputed is not None:
-            return of_recomputation(self.rule.sql, self.recomputed, repeats)
+            return of_recomputation(self.rule.query, self.recomputed, repeats)
         if self.rule.repeats is not None:
-            return of_balance(self.rule.sql, self.rule.repeats, repeats)
+            return of_balance(self.rule.query, self.rule.repeats, repeats)
         return None
 
     def _repeats(self, standing: Standing) -> Repeats | None:
@@ -278,7 +263,10 @@ def runnables_of(
     for declared in settings.recomputed:
         made = recompute_sql(declared, views)
         rule = CompletenessRule(
-            f"{RULE_PREFIX}{declared.store}", made.sql, made.views, limits=declared.limits
+            name=f"{RULE_PREFIX}{declared.store}",
+            query=made.sql,
+            views=made.views,
+            **dict(declared.limits),
         )
         parts = {name: (views[name], Part.ALL) for name in made.views}
         found.append(Runnable(rule, RuleKind.RECOMPUTE, parts, made.late_sql, declared))

@@ -18,9 +18,9 @@ from kstreams_assets.drill.command import DrillCommand
 from kstreams_assets.drill.report import Failure, LagSample, Phase
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.process import GuardedProcess
+from kstreams_assets.model.restores import StoredRestore
 from kstreams_assets.restore.watch import Assessment, Health, Limits, follow
 from kstreams_assets.settings import ApplicationSettings, DrillSettings
-from kstreams_assets.warehouse.restores import StoredRestore
 
 _ASSIGNED: Final = re.compile(r"State transition from \w+ to PARTITIONS_ASSIGNED")
 _RESTORED: Final = re.compile(
@@ -322,7 +322,7 @@ class Follower:
             failure = self._ended(application, seen, Phase.START)
             if failure is not None:
                 return failure
-            if time.monotonic() - application.started_s > drill.start_timeout_s:
+            if time.monotonic() - application.started_s > drill.start_timeout_seconds:
                 return Failure(Phase.START, _never_running(drill, seen))
         return None
 
@@ -336,7 +336,7 @@ class Follower:
             failure = self._ended(application, seen, Phase.CATCH_UP)
             if failure is not None:
                 return failure
-            if time.monotonic() - began_s > drill.catch_up_timeout_s:
+            if time.monotonic() - began_s > drill.catch_up_timeout_seconds:
                 return Failure(Phase.CATCH_UP, _never_caught_up(drill, seen))
         return None
 
@@ -350,7 +350,7 @@ class Follower:
 
     def _assessments(self) -> Generator[Assessment, None, None]:
         drill = self.settings.drill
-        longest_s = drill.start_timeout_s + drill.catch_up_timeout_s + _SLACK_S
+        longest_s = drill.start_timeout_seconds + drill.catch_up_timeout_seconds + _SLACK_S
         limits = Limits(
             every_s=_EVERY_S,
             timeout_s=longest_s,
@@ -403,16 +403,16 @@ class Follower:
 
 def _never_running(drill: DrillSettings, seen: Assessment) -> str:
     return (
-        f"The application was not RUNNING within {drill.start_timeout_s:g} s: no line of its output"
-        f" matched {drill.running_line!r} (last seen: {seen}). Read lastLines in the report; if it"
-        " runs, correct drill.running_line or the level of its log, if it needs longer, raise"
+        f"The application was not RUNNING within {drill.start_timeout_seconds:g} s: no line of its"
+        f" output matched {drill.running_line!r} (last seen: {seen}). Read lastLines in the report;"
+        " if it runs, correct drill.running_line or the level of its log, if it needs longer, raise"
         " drill.start_timeout_seconds."
     )
 
 
 def _never_caught_up(drill: DrillSettings, seen: Assessment) -> str:
     return (
-        f"The application had not caught up within {drill.catch_up_timeout_s:g} s of RUNNING (last"
-        f" seen: {seen}). See its log for errors about records; if it only needs longer, raise"
-        " drill.catch_up_timeout_seconds."
+        f"The application had not caught up within {drill.catch_up_timeout_seconds:g} s of RUNNING"
+        f" (last seen: {seen}). See its log for errors about records; if it only needs longer,"
+        " raise drill.catch_up_timeout_seconds."
     )

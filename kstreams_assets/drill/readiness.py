@@ -7,42 +7,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeVar
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.follower_status import catching_up
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.checks import Finding, Severity
-from kstreams_assets.completeness.result import (
-    Outcome,
-    ResultsTable,
-    RuleResult,
-    RuleStanding,
-    declared_rules,
-)
-from kstreams_assets.drill.report import DrillsTable, ObjectiveResult, StoredDrill
-from kstreams_assets.errors import (
-    KafkaError,
-    SecretNotFoundError,
-    StoredDataError,
-    WarehouseError,
-)
-from kstreams_assets.governance.findings import FindingsTable, GovernanceReport
-from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.ktables.snapshot import Snapshot
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import open_to_others
+from kstreams_assets.completeness.result import declared_rules
+from kstreams_assets.errors import KafkaError, SecretNotFoundError, StoredDataError, WarehouseError
+from kstreams_assets.model.damage import Damage, DamagedSpans, Verified
+from kstreams_assets.model.drill import ObjectiveResult, StoredDrill
+from kstreams_assets.model.governance_report import GovernanceReport
+from kstreams_assets.model.point import Guarantee
+from kstreams_assets.model.restorability import Recency, Restorable, Yardstick
+from kstreams_assets.model.rule_results import Outcome, RuleResult, RuleStanding
+from kstreams_assets.public_form import DAGSTER, JSON, TABLE, Form, Value, only
+from kstreams_assets.repository.contents import View
+from kstreams_assets.repository.coverage import newest_restorable, recovery_point_is_recent
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.coverage import (
-    Recency,
-    Restorable,
-    newest_restorable,
-    recovery_point_is_recent,
-)
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import Guarantee
-from kstreams_assets.warehouse.records import DamagedSpans, SpanDamage
-from kstreams_assets.warehouse.verifications import Damage, Verified, damaged_tables
-from kstreams_assets.warehouse.yardstick import Yardstick
+from kstreams_assets.store import store_at
+from kstreams_assets.texts import few, iso_time
 
 DRILL_IS_OLD_S: Final = 30 * 86_400.0
 VERIFICATION_IS_OLD_S: Final = 7 * 86_400.0
@@ -77,8 +60,8 @@ class Facts:
     due: tuple[str, ...] = ()
     without_point: tuple[str, ...] = ()
     """Closed windows in which no recovery point was taken: nothing of them is backed up."""
-    damaged: tuple[SpanDamage, ...] = ()
-    damaged_snapshots: tuple[str, ...] = ()
+    damaged: tuple[Damage, ...] = ()
+    damaged_snapshots: tuple[Damage, ...] = ()
     damaged_tables: tuple[Damage, ...] = ()
     verified: Verified | None = None
     unreadable: tuple[str, ...] = ()
@@ -88,6 +71,8 @@ class Facts:
     drill_declared: bool = True
     warehouse_mode: str | None = None
     catching_up: str = ""
+    left_out_changelogs: tuple[str, ...] = ()
+    """Changelogs that are not selected for backup."""
     cluster_asked: bool = False
     cluster_problem: str | None = None
 
@@ -111,7 +96,29 @@ class Readiness:
     @property
     def why(self) -> str:
         """What speaks against it, or that nothing does."""
-        return " ".join(one.text for one in self.against) or "Nothing speaks against it."
+        return " ".join(one.text for one in self.against) or "No blockers."
+
+
+STATEMENT: Final = Form(
+    Finding,
+    "subject",
+    Value("speaks_against", bool, lambda one: one.severity is Severity.ERROR),
+    *only(JSON, Value("text", heading="what was found")),
+    *only(DAGSTER, "statement=text"),
+    Value("against", of=lambda one: "yes" * (one.severity is Severity.ERROR), where=TABLE),
+)
+"""Something that was looked at."""
+
+READINESS: Final = Form(
+    Readiness,
+    *only(JSON, "ready why", Value("statements", form=STATEMENT)),
+    *only(
+        DAGSTER,
+        Value("ready", of=lambda found: "yes" if found.ready else "no"),
+        "ready_why=why",
+        Value("readiness", of="statements", form=STATEMENT),
+    ),
+)
 
 
 def judge_readiness(facts: Facts) -> Readiness:
@@ -138,38 +145,44 @@ def _of_backups(facts: Facts) -> Iterator[Finding]:
     severity = Severity.ERROR if missing else Severity.WARN
     yield Finding("recovery point", recency.explanation, severity=severity)
     yield from _of_guarantee(recency.restorable.yardstick)
+    if facts.left_out_changelogs:
+        yield _told(
+            "backup mode",
+            f"Changelogs are not selected for backup: {few(facts.left_out_changelogs)}. A restore"
+            " with `--mode state` is refused unless they are excluded; `rebuild` and `logs` work.",
+        )
     if facts.catching_up:
         yield _told("follower", facts.catching_up)
     if due:
         yield Finding(
             "windows",
             f"{len(due)} closed windows are not backed up, from {due[0]} on.",
-            action="Back them up; see that the backup sensor is on.",
+            action="Back them up, and check that the backup sensor is running.",
         )
     elif not facts.without_point:
-        yield _told("windows", "Every closed window but perhaps the newest is backed up.")
+        yield _told("windows", "All closed windows are backed up, except possibly the newest.")
     if facts.without_point:
         yield _told(
             "windows",
-            f"In {len(facts.without_point)} closed windows no recovery point was taken, in"
-            f" {facts.without_point[-1]} last: nothing was backed up with them. Their records are"
-            " in the next window with a point.",
+            f"{len(facts.without_point)} closed windows have no recovery point and no backup (the"
+            f" newest is {facts.without_point[-1]}). The next window with a point contains their"
+            " records.",
         )
     if damaged:
         windows = len({damage.window for damage in damaged})
         yield Finding(
             "stored files",
             f"Files of {windows} windows do not match the ledger. {damaged[0]}.",
-            action=f"{damaged[0].remedy} kstreams-assets windows names every window.",
+            action=f"{damaged[0].remedy} kstreams-assets windows lists all damaged windows.",
         )
     if facts.damaged_snapshots:
         first, *others = facts.damaged_snapshots
         rest = f" (and {len(others)} more)" if others else ""
         yield Finding(
             "KTable snapshots",
-            f"Files of KTable snapshots are not those that were written: {first}{rest}.",
-            action="Make the snapshots again (kstreams-assets ktables make --window WINDOW), or"
-            " bring the files back from a copy of the warehouse.",
+            f"Files of KTable snapshots were changed: {first}{rest}.",
+            action="Create the snapshots again (kstreams-assets ktables make --window WINDOW), or"
+            " restore the files from a copy of the warehouse.",
         )
 
 
@@ -208,13 +221,11 @@ def _of_verification(facts: Facts) -> Iterator[Finding]:
         rest = open_[_FEW:]
         yield Finding(
             "verification",
-            f"{len(rest)} more damages: kstreams-assets verify.",
+            f"{len(rest)} more damages; run kstreams-assets verify.",
             severity=min(damage.severity for damage in rest),
         )
     if open_:
-        yield _told(
-            "verification", "When it is mended, run kstreams-assets verify again: it looks again."
-        )
+        yield _told("verification", "After the repair, run kstreams-assets verify again.")
     at_ms = verified.full_at_ms
     if at_ms is None:
         yield _told(
@@ -230,7 +241,7 @@ def _of_verification(facts: Facts) -> Iterator[Finding]:
             " kstreams-assets verify --full, or let verify.full_every do so.",
         )
     elif not open_:
-        yield _told("verification", f"Verified in full at {iso_time(at_ms)}; nothing is open.")
+        yield _told("verification", f"Fully verified at {iso_time(at_ms)}, without open findings.")
 
 
 def _of_rules(results: Sequence[RuleResult] | None) -> Iterator[Finding]:
@@ -264,17 +275,18 @@ def _of_governance(findings: Sequence[Finding] | None) -> Iterator[Finding]:
     if findings is None:
         yield _told(
             "governance",
-            "The cluster was never compared with what is declared. Run kstreams-assets governance.",
+            "The cluster was never compared with the declared settings. Run kstreams-assets"
+            " governance.",
         )
         return
     if not findings:
-        yield _told("governance", "No finding is open.")
+        yield _told("governance", "No open findings.")
     yield from findings[:_FEW]
     rest = findings[_FEW:]
     if rest:
         yield Finding(
             "governance",
-            f"{len(rest)} more findings: kstreams-assets governance.",
+            f"{len(rest)} more findings; run kstreams-assets governance.",
             severity=min(finding.severity for finding in rest),
         )
 
@@ -287,7 +299,7 @@ def _of_drill(facts: Facts) -> Finding:
             if facts.drill_declared
             else "Give drill.command in the YAML, then run kstreams-assets drill."
         )
-        return Finding("drill", "No restore drill was ever made.", action=to_do)
+        return Finding("drill", "No restore drill has run yet.", action=to_do)
     at = iso_time(drill.began_at_ms)
     if not drill.passed:
         return Finding("drill", f"The last drill ({at}) failed: {drill.reason}")
@@ -304,7 +316,7 @@ def _of_drill(facts: Facts) -> Finding:
             "drill",
             f"The last drill ({at}) took {took}, more than the objective of {drill.objective_s:g}"
             " s.",
-            action="Its report says which phase took longest and what to do.",
+            action="Its report names the longest phase and a remedy.",
         )
     objective = (
         "no objective is declared (drill.objective_seconds)"
@@ -321,15 +333,14 @@ def _of_places(facts: Facts) -> Iterator[Finding]:
     elif facts.cluster_asked:
         yield _told(
             "cluster",
-            f"The source cluster does not answer ({facts.cluster_problem}); all of this comes from"
-            " the warehouse alone, which is what a recovery needs.",
+            f"The source cluster does not answer ({facts.cluster_problem}). A recovery needs only"
+            " the warehouse, and so do these checks.",
         )
     if facts.warehouse_mode is not None:
         yield _told(
             "warehouse",
-            f"Others than its owner may read the folder of the warehouse (mode"
-            f" {facts.warehouse_mode}), which holds production records. Close it: chmod 700 on the"
-            " folder.",
+            f"Other users can read the folder of the warehouse (mode {facts.warehouse_mode}),"
+            " which contains production records. Run chmod 700 on the folder.",
         )
 
 
@@ -343,31 +354,40 @@ class Evidence:
     settings: ApplicationSettings
 
     @cached_property
+    def _repo(self) -> Repository:
+        return Repository.open(self.settings)
+
+    @cached_property
     def windows(self) -> list[WindowStatus]:
         """Every closed window from the first recovery point on, oldest first."""
         return window_statuses(self.settings)
 
     @cached_property
+    def view(self) -> View:
+        """One state of the tables, with every file of a disk looked at."""
+        return self._repo.reading(self.settings, look_s=math.inf)
+
+    @cached_property
     def restorable(self) -> Restorable:
         """The newest recovery points that backups cover."""
-        return newest_restorable(self.settings, Contents.of(self.settings, look_s=math.inf))
+        return newest_restorable(self.settings, self.view)
 
     @cached_property
     def damaged(self) -> DamagedSpans:
         """Backups whose files are missing or do not match the ledger."""
         settings = self.settings
-        return Ledger(settings.warehouse, settings.application_id).damaged()
+        return Repository.open(settings).ledger.damaged()
 
     @cached_property
-    def damaged_snapshots(self) -> list[tuple[Snapshot, str]]:
-        """KTable snapshots whose files are missing or have another size, and what is wrong."""
-        return SnapshotsTable(self.settings.warehouse).damaged(self.settings.application_id)
+    def damaged_snapshots(self) -> list[Damage]:
+        """KTable snapshots whose files are missing or have another size."""
+        return self._repo.snapshots.damaged()
 
     @cached_property
     def verified(self) -> Verified | None:
         """What verifications have found, None where their table cannot be read."""
         try:
-            return Verified.of(self.settings.warehouse, self.settings.application_id)
+            return self._repo.verifications.verified()
         except (StoredDataError, WarehouseError):
             return None  # it is among the damaged tables
 
@@ -375,23 +395,23 @@ class Evidence:
     def damaged_tables(self) -> list[Damage]:
         """Control tables that are not as they were committed, or have lost commits."""
         verified = self.verified
-        return damaged_tables(self.settings.warehouse, verified.heads if verified else None)
+        return self._repo.control_tables.damaged(verified.heads if verified else None)
 
     @cached_property
     def rules(self) -> list[RuleStanding]:
         """How each declared rule stands at each place where it was evaluated."""
-        table = ResultsTable(self.settings.warehouse)
-        return table.standings(self.settings.application_id, declared_rules(self.settings))
+        table = self._repo.results
+        return table.standings(declared_rules(self.settings))
 
     @cached_property
     def governance(self) -> GovernanceReport | None:
         """The newest look at the cluster, None before the first."""
-        return FindingsTable(self.settings.warehouse).newest(self.settings.application_id)
+        return self._repo.findings.newest()
 
     @cached_property
     def drill(self) -> StoredDrill | None:
         """The drill that was begun last, None before the first."""
-        return DrillsTable(self.settings.warehouse).newest(self.settings.application_id)
+        return self._repo.drills.newest()
 
 
 _ASK_CLUSTER_S: Final = 5.0
@@ -442,29 +462,27 @@ def facts_of(evidence: Evidence, now_ms: int) -> Facts:
             (),
         ),
         damaged=read(lambda: tuple(evidence.damaged), ()),
-        damaged_snapshots=read(
-            lambda: tuple(
-                f"store {snapshot.store}, window {snapshot.window.key}: {problem}"
-                for snapshot, problem in evidence.damaged_snapshots
-            ),
-            (),
-        ),
+        damaged_snapshots=read(lambda: tuple(evidence.damaged_snapshots), ()),
         damaged_tables=read(lambda: tuple(evidence.damaged_tables), ()),
         verified=evidence.verified,
         results=tuple(rule.newest for rule in rules) if declared else None,
         findings=read(lambda: _findings(evidence.governance), None),
         drill=read(lambda: evidence.drill, None),
         drill_declared=bool(settings.drill.command),
-        warehouse_mode=open_to_others(settings.warehouse.root),
+        warehouse_mode=store_at(settings.warehouse.root).open_to_others(),
         catching_up=catching_up(settings.warehouse, settings.application_id),
+        left_out_changelogs=tuple(
+            topic.name
+            for topic in settings.application.with_role(TopicRole.CHANGELOG)
+            if topic not in settings.topics
+        ),
     )
     return replace(facts, unreadable=tuple(unreadable))
 
 
 _NOT_KNOWN: Final = Recency(
     passed=False,
-    explanation="It cannot be told which recovery points can be restored: the warehouse cannot be"
-    " read.",
+    explanation="Restorable points cannot be determined, because the warehouse cannot be read.",
     age_s=None,
     objective_s=None,
     restorable=Restorable(exact=None, covered=None),
@@ -482,6 +500,8 @@ def _findings(report: GovernanceReport | None) -> tuple[Finding, ...] | None:
 
 
 def _cluster_problem(settings: ApplicationSettings) -> str | None:
+    from kstreams_assets.kafka.cluster import KafkaCluster  # not where only the warehouse is asked
+
     try:
         with KafkaCluster(settings.connection, timeout_s=_ASK_CLUSTER_S) as cluster:
             cluster.broker_ids()

@@ -1,21 +1,29 @@
 """What a drill found, the verdict on it, and how it is stored: as YAML, as a table row."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.layout import Warehouse
-from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.column import ApplicationId, Column
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import StoredRestore
-from kstreams_assets.warehouse.table import Table
+from kstreams_assets.model.drill import ObjectiveResult, StoredDrill
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.rule_results import Outcome, RuleResult
+from kstreams_assets.public_form import (
+    DAGSTER,
+    JSON,
+    Form,
+    Markdown,
+    Rounded,
+    Timestamp,
+    Value,
+    of_kind,
+    only,
+)
+from kstreams_assets.texts import iso_time, plain
 
 
 class Phase(StrEnum):
@@ -138,6 +146,11 @@ class EvaluatedRules:
     after: bool
     results: tuple[RuleResult, ...]
 
+    @property
+    def when(self) -> str:
+        """When they were evaluated, in words."""
+        return "after catching up" if self.after else "before the offsets were committed"
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -198,6 +211,11 @@ class DrillReport:
         return self.failure is None and not self.problems
 
     @property
+    def result(self) -> str:
+        """`passed` or `failed`."""
+        return "passed" if self.passed else "failed"
+
+    @property
     def total_s(self) -> float | None:
         """From the begin of the restore to caught up; None when it never was."""
         if self.application is None or self.application.to_caught_up_s is None:
@@ -249,15 +267,6 @@ _TO_DO: Final = {
     Phase.CATCH_UP: "Records waited at the point: more threads or instances, or an application that"
     " lags less.",
 }
-
-
-class ObjectiveResult(StrEnum):
-    """How the time to recover stands to the declared objective."""
-
-    MET = "met"
-    MISSED = "missed"
-    NOT_RECOVERED = "not_recovered"
-    NOT_DECLARED = "not_declared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +340,7 @@ def bottleneck(report: DrillReport) -> Bottleneck:
         return Bottleneck("not measured", "the drill ended before its first phase")
     told = f"phase {longest.phase} took longest, {longest.took_s:.1f} s"
     if longest.cpu_share is None:
-        return Bottleneck("not measured", f"{told}; this system does not tell how busy it was")
+        return Bottleneck("not measured", f"{told}; this system does not report its load")
     busy = f"this machine's processors were {longest.cpu_share:.0%} busy meanwhile"
     own = _own_cores(longest, report.application)
     used = "" if own is None else f", the application used {own:.2f} of them"
@@ -410,9 +419,8 @@ def _restored(application: ApplicationMeasure | None) -> Iterator[str]:
 
 def rule_problems(rules: EvaluatedRules) -> tuple[str, ...]:
     """Rules that do not hold; those that cannot be verified are a risk, no failure."""
-    when = "after catching up" if rules.after else "before the offsets were committed"
     return tuple(
-        f"Rule {result.rule} does not hold {when}: {result.explanation}"
+        f"Rule {result.rule} does not hold {rules.when}: {result.explanation}"
         for result in rules.results
         if result.outcome in _RED and result.severity is Severity.ERROR
     )
@@ -432,7 +440,7 @@ def _risks(report: DrillReport) -> Iterator[str]:
         if restored.gives != Restores.EXACT:
             missing = "" if restored.gives == Restores.AT_LEAST_ONCE else " or missing"
             yield (
-                f"The recovery point gives {restored.gives.replace('_', ' ')} only: records may be"
+                f"The recovery point is {restored.gives.replace('_', ' ')} only: records may be"
                 f" processed again{missing}."
             )
         yield from restored.notes
@@ -441,19 +449,19 @@ def _risks(report: DrillReport) -> Iterator[str]:
     if report.waiting_records and report.passed:
         upper = "" if report.waiting_counted else "At most "
         yield (
-            f"{upper}{report.waiting_records:,} records waited at the point; what they changed in"
-            " the stores was counted, and only rules can tell whether it is right."
+            f"{upper}{report.waiting_records:,} records waited at the point; their changes in the"
+            " stores were counted; only rules can verify them."
         )
     yield (
-        "One broker of this machine was restored to: replication and the network of another"
-        " cluster are not in these times."
+        "The drill used one local broker: these times exclude replication and the network of a"
+        " real cluster."
     )
 
 
 def _of_rules(report: DrillReport) -> Iterator[str]:
     results: list[RuleResult] = [r for rules in report.rules for r in rules.results]
     if not results and report.failure is None:
-        yield "No completeness rule is declared: that totals are right was not checked."
+        yield "No completeness rule is declared, so totals were not checked."
     unsure = sorted({r.rule for r in results if r.outcome is Outcome.NOT_VERIFIABLE})
     if unsure:
         yield f"Not verifiable: {', '.join(unsure)}."
@@ -470,9 +478,6 @@ def _few(texts: Sequence[str]) -> Iterator[str]:
         yield f"The same of {len(texts) - _FEW} more topics."
 
 
-_SAMPLES = 60
-
-
 def report_yaml(report: DrillReport) -> str:
     """The report as YAML."""
     return yaml.safe_dump(report_document(report), sort_keys=False, allow_unicode=True, width=100)
@@ -480,46 +485,9 @@ def report_yaml(report: DrillReport) -> str:
 
 def report_document(report: DrillReport) -> dict[str, Any]:
     """The report as plain values; seconds and bytes."""
-    verdict = objective_verdict(report)
-    restored = report.restored
-    return {
-        "restoreDrill": {
-            "app": report.application_id,
-            "inputRecords": restored.input_records if restored else None,
-            **_stores(report.stores),
-            "localStateDeleted": True,
-            "restoreDuration": _duration(report),
-            "correctnessCheck": "passed" if report.passed else "failed",
-            "bottleneck": str(bottleneck(report)),
-            "productionRisk": " ".join(production_risks(report)),
-            "drill": report.drill_id,
-            "runId": report.run_id,
-            "beganAt": iso_time(report.began_at_ms),
-            "endedAt": iso_time(report.ended_at_ms),
-            "recoveryPoint": {
-                "id": restored.point_id,
-                "takenAt": iso_time(restored.point_taken_at_ms),
-                "gives": restored.gives,
-            }
-            if restored
-            else None,
-            "reason": report.reason or None,
-            "failedPhase": report.failure.phase.value if report.failure else None,
-            "objectiveSeconds": report.objective_s,
-            "recoverySeconds": _rounded(report.total_s),
-            "recoveryObjective": verdict.result.value,
-            "explanation": verdict.explanation,
-            "phases": [_phase(measure) for measure in report.phases],
-            "restoredRecords": restored.records if restored else None,
-            "restoredBytes": restored.bytes if restored else None,
-            "restoredRecordsPerSecond": _restored_per_s(report),
-            "application": _application(report.application),
-            "lag": _lag(report),
-            "stateComparison": [_comparison(one) for one in report.comparisons],
-            "completeness": [row for rules in report.rules for row in _rules(rules)],
-            "kept": report.kept,
-        }
-    }
+    shown = REPORT.document(report)
+    del shown["stateStores" if len(report.stores) == 1 else "stateStore"]
+    return {"restoreDrill": shown}
 
 
 def summary(report: DrillReport) -> list[str]:
@@ -533,7 +501,7 @@ def summary(report: DrillReport) -> list[str]:
     if restored is not None:
         lines += [
             f"Recovery point: {restored.point_id} of {iso_time(restored.point_taken_at_ms)},"
-            f" gives {restored.gives}.",
+            f" restorability {restored.gives}.",
             f"Restored: {restored.records:,} records, {restored.bytes:,} bytes, read back and"
             " compared.",
         ]
@@ -545,8 +513,8 @@ def summary(report: DrillReport) -> list[str]:
         keys = sum(comparison.keys_at_point for comparison in report.comparisons)
         moved = sum(comparison.moved for comparison in report.comparisons)
         lines.append(
-            f"State: {len(report.comparisons)} changelogs with {keys:,} keys compared,"
-            f" {moved:,} keys are not as at the point."
+            f"State: {len(report.comparisons)} changelogs with {keys:,} keys compared, {moved:,}"
+            " keys differ from the point."
         )
     results = [result for rules in report.rules for result in rules.results]
     if results:
@@ -558,17 +526,15 @@ def summary(report: DrillReport) -> list[str]:
     risks = [risk for risk in production_risks(report) if risk not in lines]
     if risks:
         more = f" ({len(risks) - 1} more in the report)" if len(risks) > 1 else ""
-        lines.append(f"Before you rely on it: {risks[0]}{more}")
+        lines.append(f"Production risk: {risks[0]}{more}")
     return lines
 
 
-def _stores(stores: tuple[str, ...]) -> dict[str, Any]:
-    if len(stores) == 1:
-        return {"stateStore": stores[0]}
-    return {"stateStores": list(stores)}
+_SAMPLES: Final = 60
+_ROWS: Final = 200
 
 
-def _duration(report: DrillReport) -> str | None:
+def _duration(report: DrillReport) -> str:
     parts = [
         f"{label} {measure.took_s:.1f} s"
         for phase, label in (
@@ -583,15 +549,6 @@ def _duration(report: DrillReport) -> str | None:
     return f"{report.total_s:.1f} s ({', '.join(parts)})"
 
 
-def _phase(measure: PhaseMeasure) -> dict[str, Any]:
-    return {
-        "phase": measure.phase.value,
-        "seconds": round(measure.took_s, 2),
-        "cpuShare": _rounded(measure.cpu_share),
-        "ioWaitShare": _rounded(measure.io_wait_share),
-    }
-
-
 def _restored_per_s(report: DrillReport) -> int | None:
     measure = report.measure(Phase.RESTORE)
     if report.restored is None or measure is None or measure.took_s <= 0:
@@ -599,40 +556,7 @@ def _restored_per_s(report: DrillReport) -> int | None:
     return round(report.restored.records / measure.took_s)
 
 
-def _application(measure: ApplicationMeasure | None) -> dict[str, Any] | None:
-    if measure is None:
-        return None
-    return {
-        "secondsToRunning": _rounded(measure.to_running_s),
-        "secondsToCaughtUp": _rounded(measure.to_caught_up_s),
-        "changelogRecordsRestored": measure.changelog_records,
-        "changelogRecordsExpected": measure.changelog_records_expected,
-        "changelogRecordsPerSecond": _rounded(measure.changelog_records_per_s),
-        "changelogRateFrom": measure.rate_from.value if measure.rate_from else None,
-        "cpuSeconds": round(measure.cpu_s, 2),
-        "cpuSecondsToRunning": round(measure.cpu_start_s, 2),
-        "cpuSecondsCatchingUp": round(measure.cpu_catch_up_s, 2),
-        "peakMemoryBytes": measure.peak_memory_bytes,
-        "diskWrittenBytes": measure.disk_written_bytes,
-        "diskReadBytes": measure.disk_read_bytes,
-        "stateDirectoryBytes": measure.state_bytes,
-        "exitCode": measure.exit_code,
-        "lastLines": list(measure.last_lines),
-    }
-
-
-def _lag(report: DrillReport) -> dict[str, Any]:
-    return {
-        "waitingRecords": report.waiting_records,
-        "waitingCounted": report.waiting_counted,
-        "samples": [
-            {"second": round(s.at_s, 1), "records": s.records, "counted": s.counted}
-            for s in _shown(report.lag)
-        ],
-    }
-
-
-def _shown(lag: Sequence[LagSample]) -> list[LagSample]:
+def _bends(lag: Sequence[LagSample]) -> list[LagSample]:
     """Where the lag changed, thinned out; the first and the last always."""
     ends = zip(lag, lag[1:], lag[2:], strict=False)
     bends = [two for one, two, three in ends if not one.records == two.records == three.records]
@@ -640,127 +564,139 @@ def _shown(lag: Sequence[LagSample]) -> list[LagSample]:
     return list(dict.fromkeys([*lag[:1], *inner, *lag[-1:]]))
 
 
-def _comparison(one: StoreComparison) -> dict[str, Any]:
-    return {
-        "changelog": one.topic,
-        "stores": list(one.stores),
-        "recordsRestored": one.records_restored,
-        "recordsStillThere": one.records_at_point,
-        "recordsSince": one.records_since,
-        "keysAtPoint": one.keys_at_point,
-        "keysNow": one.keys_now,
-        "keysChanged": one.changed,
-        "keysRewritten": one.rewritten,
-        "keysAdded": one.added,
-        "keysDeleted": one.deleted,
-        "keysNotAsAtPoint": list(one.sample),
-    }
+def _rows(lag: Sequence[LagSample]) -> Sequence[LagSample] | None:
+    return lag[:: max(1, -(-len(lag) // _ROWS))] or None
 
 
-def _rules(rules: EvaluatedRules) -> list[dict[str, Any]]:
-    return [
-        {
-            "rule": result.rule,
-            "kind": result.kind.value,
-            "when": "after catching up" if rules.after else "before the offsets were committed",
-            "outcome": result.outcome.value,
-            "severity": result.severity.value,
-            "violations": result.violations,
-            "explanation": result.explanation,
-        }
-        for result in rules.results
-    ]
+def _listed_risks(report: DrillReport) -> str:
+    return "\n".join(f"- {plain(text)}" for text in production_risks(report))
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 2)
+class _Evaluated(NamedTuple):
+    when: str
+    result: RuleResult
 
 
-@dataclass(frozen=True, slots=True)
-class StoredDrill:
-    """One drill, a row of the table; None is not measured or not reached."""
+def _evaluated(report: DrillReport) -> list[_Evaluated]:
+    return [_Evaluated(rules.when, result) for rules in report.rules for result in rules.results]
 
-    application_id: ApplicationId
-    drill_id: Annotated[str, Column("The drill.", nullable=True)]
-    run_id: Annotated[str, Column("Dagster run, or `cli-...`.", nullable=True)]
-    began_at_ms: Annotated[int, Column("When it began, epoch milliseconds.", nullable=True)]
-    ended_at_ms: Annotated[int, Column("When it ended, epoch milliseconds.", nullable=True)]
-    point_id: Annotated[
-        str | None, Column("The recovery point; null when it ended before one was chosen.")
-    ]
-    passed: Annotated[
-        bool,
-        Column(
-            "Whether the application came back with the right state, however long it took.",
-            nullable=True,
+
+def _took(phase: Phase) -> Value:
+    return Value(f"{phase}_s", Rounded, lambda report: (m := report.measure(phase)) and m.took_s)
+
+
+_POINT: Final = Form(
+    Restored, "id=point_id", Value("takenAt", Timestamp, "point_taken_at_ms"), "gives"
+)
+_PHASE: Final = Form(
+    PhaseMeasure,
+    "phase",
+    *of_kind(Rounded, "seconds=took_s cpuShare=cpu_share ioWaitShare=io_wait_share"),
+)
+_APPLICATION: Final = Form(
+    ApplicationMeasure,
+    *of_kind(Rounded, "secondsToRunning=to_running_s secondsToCaughtUp=to_caught_up_s"),
+    "changelogRecordsRestored=changelog_records",
+    "changelogRecordsExpected=changelog_records_expected",
+    Value("changelogRecordsPerSecond", Rounded, "changelog_records_per_s"),
+    "changelogRateFrom=rate_from",
+    *of_kind(Rounded, "cpuSeconds=cpu_s cpuSecondsToRunning=cpu_start_s"),
+    Value("cpuSecondsCatchingUp", Rounded, "cpu_catch_up_s"),
+    "peakMemoryBytes=peak_memory_bytes diskWrittenBytes=disk_written_bytes",
+    "diskReadBytes=disk_read_bytes stateDirectoryBytes=state_bytes",
+    "exitCode=exit_code lastLines=last_lines",
+)
+_SAMPLE: Final = Form(
+    LagSample,
+    Value("second", float, lambda s: round(s.at_s, 1), text="After the application's start"),
+    Value("records", text="Not yet processed"),
+    *only(JSON, "counted"),
+)
+_LAG: Final = Form(
+    DrillReport,
+    "waitingRecords=waiting_records waitingCounted=waiting_counted",
+    Value("samples", of=lambda report: _bends(report.lag), form=_SAMPLE),
+)
+_COMPARISON: Final = Form(
+    StoreComparison,
+    "changelog=topic",
+    *only(
+        JSON,
+        "stores recordsRestored=records_restored recordsStillThere=records_at_point",
+        "recordsSince=records_since keysAtPoint=keys_at_point keysNow=keys_now keysChanged=changed",
+        "keysRewritten=rewritten keysAdded=added keysDeleted=deleted keysNotAsAtPoint=sample",
+    ),
+    *only(
+        DAGSTER,
+        "records_restored",
+        Value("records_since", text="Written by the application in the drill"),
+        "keys_at_point keys_now changed added deleted",
+    ),
+)
+_RULE: Final = Form(
+    _Evaluated,
+    "rule=result.rule kind=result.kind when outcome=result.outcome severity=result.severity",
+    "violations=result.violations explanation=result.explanation",
+)
+REPORT: Final = Form(
+    DrillReport,
+    *only(
+        JSON,
+        "app=application_id inputRecords=restored.input_records",
+        Value("stateStore", of=lambda report: next(iter(report.stores), None)),
+        "stateStores=stores",
+        Value("localStateDeleted", of=lambda _: True),
+        Value("restoreDuration", of=_duration),
+        Value("correctnessCheck", of=lambda report: report.result),
+    ),
+    Value("bottleneck", of=lambda report: str(bottleneck(report))),
+    *only(
+        JSON,
+        Value("productionRisk", of=lambda report: " ".join(production_risks(report))),
+        "drill=drill_id runId=run_id",
+        Value("beganAt", Timestamp, "began_at_ms"),
+        Value("endedAt", Timestamp, "ended_at_ms"),
+        Value("recoveryPoint", of="restored", form=_POINT),
+        Value("reason", of=lambda report: report.reason or None),
+        "failedPhase=failure.phase objectiveSeconds=objective_s",
+        Value("recoverySeconds", Rounded, "total_s"),
+        Value("recoveryObjective", of=lambda report: objective_verdict(report).result),
+        Value("explanation", of=lambda report: objective_verdict(report).explanation),
+        Value("phases", form=_PHASE),
+        "restoredRecords=restored.records restoredBytes=restored.bytes",
+        Value("restoredRecordsPerSecond", of=_restored_per_s),
+        Value("application", form=_APPLICATION),
+        Value("lag", of=lambda report: report, form=_LAG),
+        Value("stateComparison", of="comparisons", form=_COMPARISON),
+        Value("completeness", of=_evaluated, form=_RULE),
+        "kept",
+    ),
+    *only(
+        DAGSTER,
+        "result reason",
+        Value("recovery_objective", of=lambda report: objective_verdict(report).result),
+        Value("production_risk", Markdown, _listed_risks),
+        Value("report", Markdown, lambda report: f"```yaml\n{report_yaml(report)}```"),
+        *map(_took, Phase),
+        *of_kind(Rounded, "recovery_s=total_s objective_s"),
+        "recovery_point=restored.point_id",
+        Value("recovery_point_taken_at", Timestamp, "restored.point_taken_at_ms"),
+        "restored_records=restored.records restored_bytes=restored.bytes",
+        "input_records=restored.input_records waiting_records",
+        *of_kind(
+            Rounded,
+            "to_running_s=application.to_running_s to_caught_up_s=application.to_caught_up_s",
+            "changelog_records_per_s=application.changelog_records_per_s",
+            "application_cpu_s=application.cpu_s",
         ),
-    ]
-    failed_phase: Annotated[str | None, Column("Phase in which it ended before its end.")]
-    reason: Annotated[str, Column("Why it did not pass; empty when it did.", nullable=True)]
-    objective_result: Annotated[
-        ObjectiveResult,
-        Column("`met`, `missed`, `not_recovered` or `not_declared`.", nullable=True),
-    ]
-    objective_s: Annotated[float | None, Column("The declared recovery time objective, seconds.")]
-    total_s: Annotated[
-        float | None,
-        Column("From the begin of the restore to caught up; null when it never was."),
-    ]
-    restore_s: Annotated[float | None, Column("Of it, writing and verifying topics.")]
-    start_s: Annotated[float | None, Column("From the start of the application to RUNNING.")]
-    catch_up_s: Annotated[float | None, Column("From there to caught up.")]
-    restored_records: Annotated[int | None, Column("Records restored.")]
-    restored_bytes: Annotated[int | None, Column("Their size, about.")]
-    changelog_records_per_s: Annotated[
-        float | None, Column("How fast the application read its changelogs.")
-    ]
-    cpu_s: Annotated[float | None, Column("Processor time of the application, with its children.")]
-    peak_memory_bytes: Annotated[int | None, Column("The most memory that it had.")]
-    disk_written_bytes: Annotated[int | None, Column("What it wrote to disk.")]
-    state_bytes: Annotated[int | None, Column("Size of its state directory at the end.")]
-    report: Annotated[str, Column("The whole report `restoreDrill`, as YAML.", nullable=True)]
-
-
-class DrillsTable:
-    """The drills of all applications."""
-
-    def __init__(self, warehouse: Warehouse) -> None:
-        self._table = Table(
-            warehouse.control("drills"),
-            StoredDrill,
-            grows_along="began_at_ms",
-            statistics=("drill_id", "began_at_ms"),
-        )
-
-    def record(self, report: DrillReport) -> StoredDrill:
-        """Add a drill."""
-        stored = stored_drill(report)
-        self._table.append([stored])
-        return stored
-
-    def of(self, application_id: str) -> list[StoredDrill]:
-        """All drills of an application, the newest first."""
-        found = self._table.rows(application_id)
-        return sorted(found, key=lambda d: (d.began_at_ms, d.drill_id), reverse=True)
-
-    def without_drills(
-        self, application_id: str, restores: Iterable[StoredRestore]
-    ) -> list[StoredRestore]:
-        """The restores that no drill made, in the order given.
-
-        Restores of earlier releases are told apart by the reports of the drills.
-        """
-        is_drill = self.are_drills(application_id)
-        return [restore for restore in restores if not is_drill(restore)]
-
-    def are_drills(self, application_id: str) -> Callable[[StoredRestore], bool]:
-        """Which restores drills made."""
-        runs = {drill.run_id for drill in self.of(application_id)}
-        return lambda restore: restore.is_of_drill or restore.run_id in runs
-
-    def newest(self, application_id: str) -> StoredDrill | None:
-        """The drill that was begun last, None without any."""
-        return next(iter(self.of(application_id)), None)
+        "changelog_records=application.changelog_records",
+        "peak_memory_bytes=application.peak_memory_bytes",
+        "disk_written_bytes=application.disk_written_bytes state_bytes=application.state_bytes",
+        Value("state_comparison", of=lambda r: r.comparisons or None, form=_COMPARISON),
+        Value("lag", of=lambda report: _rows(report.lag), form=_SAMPLE),
+    ),
+)
+"""What a drill found: the document `restoreDrill`, and the metadata of its asset."""
 
 
 def stored_drill(report: DrillReport) -> StoredDrill:

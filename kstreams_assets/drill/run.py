@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.completeness.on_restores import evaluate_restore, require_complete
-from kstreams_assets.completeness.planner import Staging
-from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.drill.application import DrilledApplication, Follower, MachineUse, size_of
 from kstreams_assets.drill.command import drill_command, require_command, require_machine
 from kstreams_assets.drill.report import (
     ApplicationMeasure,
     DrillReport,
-    DrillsTable,
     EvaluatedRules,
     Failure,
     Phase,
@@ -30,6 +27,7 @@ from kstreams_assets.drill.report import (
     report_yaml,
     rule_problems,
     state_problems,
+    stored_drill,
     with_own_times,
 )
 from kstreams_assets.errors import (
@@ -43,30 +41,28 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.target import (
     local_target,
     local_targets,
     remove_local_target,
     require_local_target,
 )
+from kstreams_assets.model.restores import RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.model.rule_results import Outcome, RuleResult
+from kstreams_assets.model.tables import Lock
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.staging import Staging
+from kstreams_assets.restore.context import RunContext
 from kstreams_assets.restore.finish import retention_effects
-from kstreams_assets.restore.group_offsets import commit_group_offsets
+from kstreams_assets.restore.job import RestoreJob
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import RestoreRequest, parse_instant
-from kstreams_assets.restore.run import RestoreResult, run_restore
+from kstreams_assets.restore.result import Phase as RestorePhase
+from kstreams_assets.restore.result import Progress, RestoredRecords, RestoreResult
 from kstreams_assets.restore.target import partitions_of, roles_of
 from kstreams_assets.settings import ApplicationSettings, VerifyExtent
-from kstreams_assets.store import StorePath, put_text
-from kstreams_assets.warehouse.restores import (
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-    StoredTopic,
-)
-from kstreams_assets.warehouse.table import require_backup
+from kstreams_assets.store import StorePath, store_at
 from spark_resources.stored_files import read_files
 from spark_resources.work import ReadRange, Spark
 
@@ -189,10 +185,10 @@ def _retention(
     try:
         with KafkaCluster(target) as cluster:
             effects = retention_effects(
-                settings.warehouse, restore, cluster, now_ms=time.time_ns() // 1_000_000
+                Repository.open(settings), restore, cluster, now_ms=time.time_ns() // 1_000_000
             )
     except KStreamsAssetsError as error:
-        return [f"What retention deletes of it could not be told: {error}"]
+        return [f"Could not determine which records retention will delete: {error}"]
     return [str(effect) for effect in effects]
 
 
@@ -319,7 +315,10 @@ def compare_state(
     partitions = [id_ for topic in topics for id_ in partitions_of(topic)]
     starts = cluster.log_start_offsets(partitions)
     ends = cluster.last_stable_offsets(partitions)
-    with Staging(settings.warehouse, settings.application_id) as staging, spark_failures():
+    with (
+        Staging(settings.warehouse, f"drill-{settings.application_id}") as staging,
+        spark_failures(),
+    ):
         found = read_topics(
             [
                 ReadRange(id_, starts[id_], ends[id_])
@@ -431,6 +430,11 @@ def _sample(keys: "DataFrame") -> tuple[str, ...]:
 
 
 _FEW: Final = 3
+_PHASES: Final = {
+    RestorePhase.RULES: Phase.COMPLETENESS,
+    RestorePhase.OFFSETS: Phase.COMMIT,
+}
+"""The phases of a restore with which one of the drill starts."""
 _LOCK_WAIT_S: Final = 5.0
 
 
@@ -443,7 +447,7 @@ class _DrillEndedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DrillRun:
+class DrillJob:
     """Restores into a throwaway cluster, starts the application there, measures and judges.
 
     The source cluster is not needed, and never touched.
@@ -454,33 +458,33 @@ class DrillRun:
     run_id: str
     log: Callable[[str], None] = _log.info
 
-    def execute(self, request: DrillRequest) -> DrillReport:
+    def require_possible(self) -> None:
+        """Raise what `run` raises where no drill can take place."""
+        require_command(self.settings)
+        require_machine()
+        Repository.open(self.settings).require_backup()
+
+    def run(self, request: DrillRequest) -> DrillReport:
         """The drill's report, also written as YAML and into the table `drills`.
 
         Whatever goes wrong once the drill has begun is in the report. Everything is stopped and
         removed at the end, unless `request.keep`.
 
         Raises:
-            ConfigurationError: The application
-                cannot be started; nothing was done.
+            ConfigurationError: The application cannot be started; nothing was done.
             JavaNotFoundError, JarsMissingError, EngineError, SparkLostError: This machine cannot
                 drill; nothing is recorded.
             WarehouseError: There is no warehouse, or its ledger is gone.
             WarehouseLockedError: Another drill of the application is going on.
         """
         settings = self.settings
-        require_command(settings)
-        require_machine()
-        require_backup(settings.warehouse, settings.application_id)
-        with warehouse_lock(
-            settings.warehouse.lock_file(f"drill-{settings.application_id}"),
-            purpose=f"drill run {self.run_id}",
-            wait_s=_LOCK_WAIT_S,
-        ):
+        self.require_possible()
+        repo = Repository.open(settings)
+        with repo.lock(Lock.DRILL, purpose=f"drill run {self.run_id}", wait_s=_LOCK_WAIT_S):
             report = _Attempt(self, request, _begun(self)).execute()
             file = report_file(settings, report.drill_id)
-            put_text(file, report_yaml(report))
-            DrillsTable(settings.warehouse).record(report)
+            store_at(file).put_text(report_yaml(report))
+            repo.drills.record(stored_drill(report))
         self.log(f"Drill {report.drill_id} {'passed' if report.passed else 'failed'}.")
         return report
 
@@ -491,17 +495,17 @@ def report_file(settings: ApplicationSettings, drill_id: str) -> StorePath:
     return folder / f"{drill_id}.yaml"
 
 
-def _begun(run: DrillRun) -> DrillReport:
+def _begun(job: DrillJob) -> DrillReport:
     began_at_ms = _now_ms()
-    settings = run.settings
+    settings = job.settings
     return DrillReport(
         drill_id=f"{datetime.now(tz=UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
         application_id=settings.application_id,
-        run_id=run.run_id,
+        run_id=job.run_id,
         began_at_ms=began_at_ms,
         ended_at_ms=began_at_ms,
         stores=tuple(sorted(store.name for store in settings.application.stores)),
-        objective_s=settings.drill.objective_s,
+        objective_s=settings.drill.objective_seconds,
         phases=(),
     )
 
@@ -510,7 +514,7 @@ def _begun(run: DrillRun) -> DrillReport:
 class _Attempt:
     """One drill; `report` has what it knows so far."""
 
-    run: DrillRun
+    job: DrillJob
     request: DrillRequest
     report: DrillReport
     phase: Phase = Phase.RESTORE
@@ -518,79 +522,81 @@ class _Attempt:
 
     def execute(self) -> DrillReport:
         """Drill and judge; what goes wrong is in the report."""
-        settings, drill_id = self.run.settings, self.report.drill_id
+        settings, drill_id = self.job.settings, self.report.drill_id
         try:
             with drill_place(settings, drill_id, keep=self.request.keep) as place:
                 if self.request.keep:
-                    self.report = replace(self.report, kept=place.name)
+                    self._update(kept=place.name)
                 self._take_place(place)
         except _DrillEndedError as ended:
-            self.report = replace(self.report, failure=ended.failure)
+            self._update(failure=ended.failure)
         except (JarsMissingError, JavaNotFoundError, EngineError, SparkLostError):
             raise  # of this machine, not of the application: no drill took place
         except KStreamsAssetsError as error:
-            self.report = replace(self.report, failure=Failure(self.phase, str(error)))
+            self._update(failure=Failure(self.phase, str(error)))
         finally:
             self._let_point_go()
         phases = with_own_times(self.report.phases, self.report.application)
         return replace(self.report, phases=phases, ended_at_ms=_now_ms())
 
     def _take_place(self, place: DrillPlace) -> None:
-        settings = self.run.settings
-        with self._measured(Phase.RESTORE):
-            result = self._restore(place.connection)
+        records, restore = self._restore(place.connection)
         with KafkaCluster(place.connection) as cluster:
-            if settings.completeness or settings.recomputed:
-                with self._measured(Phase.COMPLETENESS):
-                    self._evaluate_before(result.restore, place.connection)
-            with self._measured(Phase.COMMIT):
-                restore = commit_group_offsets(
-                    settings, result.restore, place.connection, gate=require_complete
-                )
             self._run_application(place, cluster, restore)
             with self._measured(Phase.COMPARISON):
-                self._compare(cluster, restore, result)
+                self._compare(cluster, restore, records)
                 self._evaluate_after(cluster, restore)
 
-    def _restore(self, target: KafkaConnection) -> RestoreResult:
-        run = self.run
+    def _restore(self, target: KafkaConnection) -> tuple[RestoredRecords, StoredRestore]:
+        """Restore, and measure it by the phases of a drill."""
+        job = self.job
         request = RestoreRequest(
             point_id=self.request.point_id,
             as_of_ms=self.request.as_of_ms,
             replication_factor=1,
             verify=VerifyExtent.FULL,
         )
-        plan = plan_restore(run.settings, request, target)
-        plan.require_allowed()
-        self.restore_id = plan.restore_id
-        run.log(f"Restoring {plan.records:,} records: {plan.restore_id}.")
-        result = run_restore(
-            run.settings,
-            plan,
-            target,
-            spark=run.spark,
-            run_id=run.run_id,
-            log=run.log,
-            of_drill=True,
-        )
-        restored = restored_of(run.settings, plan, result.restore, target)
-        self.report = replace(self.report, restored=restored)
-        if not result.passed:
-            first = "; ".join(str(problem) for problem in result.problems[:_FEW])
-            self._end(
-                f"The restored topics do not match the backup: {first}. See who else writes to the"
-                " drill's cluster, and whether files of the backup were changed."
-            )
-        return result
+        restores = RestoreJob(evaluate_restore, require_complete, of_drill=True)
+        with ExitStack() as measured:
 
-    def _evaluate_before(self, restore: StoredRestore, target: KafkaConnection) -> None:
-        """As a restore evaluates them: at the offsets that are to be committed."""
-        run = self.run
-        found = evaluate_restore(run.settings, restore, target, spark=run.spark, log=run.log)
-        rules = EvaluatedRules(after=False, results=tuple(found))
-        self.report = replace(self.report, rules=(rules,))
-        if any(result.blocks for result in rules.results):
-            self._end(" ".join(rule_problems(rules)))
+            def on_phase(progress: Progress) -> None:
+                if progress.line:
+                    job.log(progress.line)
+                elif progress.phase in _PHASES:
+                    self._note_restored(progress.result, target)
+                    measured.close()
+                    measured.enter_context(self._measured(_PHASES[progress.phase]))
+
+            measured.enter_context(self._measured(Phase.RESTORE))
+            plan = restores.plan(job.settings, request, target)
+            plan.require_allowed()
+            self.restore_id = plan.restore_id
+            job.log(f"Restoring {plan.records:,} records: {plan.restore_id}.")
+            ctx = RunContext(job.settings, target, job.spark, job.run_id)
+            result = restores.run(ctx, plan, on_phase)
+            records = self._note_restored(result, target)
+            if not records.passed:
+                first = "; ".join(str(problem) for problem in records.problems[:_FEW])
+                self._end(
+                    f"The restored topics do not match the backup: {first}. See who else writes to"
+                    " the drill's cluster, and whether files of the backup were changed."
+                )
+            if result.committed is None:
+                problems = [line for rules in self.report.rules for line in rule_problems(rules)]
+                self._end(" ".join(problems))
+        return records, result.committed
+
+    def _note_restored(self, result: RestoreResult, target: KafkaConnection) -> RestoredRecords:
+        """Report what was restored, and the rules at the offsets that are to be committed."""
+        records = result.records
+        assert records is not None  # noqa: S101 (the plan has no blockers)
+        if self.report.restored is None:
+            restored = restored_of(self.job.settings, result.plan, records.restore, target)
+            self._update(restored=restored)
+        if result.rules:
+            rules = EvaluatedRules(after=False, results=tuple(result.rules))
+            self._update(rules=(rules,))
+        return records
 
     def _evaluate_after(self, cluster: KafkaCluster, restore: StoredRestore) -> None:
         before = [result for rules in self.report.rules for result in rules.results]
@@ -598,11 +604,10 @@ class _Attempt:
         if not judged:
             return
         results = rules_after_catching_up(
-            self.run.settings, cluster, restore, rules=judged, spark=self.run.spark
+            self.job.settings, cluster, restore, rules=judged, spark=self.job.spark
         )
         rules = EvaluatedRules(after=True, results=results)
-        self.report = replace(
-            self.report,
+        self._update(
             rules=(*self.report.rules, rules),
             problems=(*self.report.problems, *rule_problems(rules)),
         )
@@ -611,14 +616,14 @@ class _Attempt:
         self, place: DrillPlace, cluster: KafkaCluster, restore: StoredRestore
     ) -> None:
         """Start it, wait until it has caught up, stop it."""
-        settings = self.run.settings
+        settings = self.job.settings
         command = drill_command(
             settings,
             connection=place.connection,
             client_properties=place.client_properties,
             state_dir=place.state_dir,
         )
-        follower = Follower(settings, restore, cluster, self.run.log)
+        follower = Follower(settings, restore, cluster, self.job.log)
         try:
             with self._measured(Phase.START), ExitStack() as stack:
                 follower.before_start()
@@ -634,8 +639,7 @@ class _Attempt:
                     self._require(follower.until_caught_up, application, restore, place)
                 self._note(application, restore, place, caught_up_s=follower.caught_up_s)
         finally:
-            self.report = replace(
-                self.report,
+            self._update(
                 waiting_records=follower.waiting,
                 waiting_counted=follower.waiting_counted,
                 lag=tuple(follower.lag),
@@ -672,16 +676,16 @@ class _Attempt:
             state_dir=place.state_dir,
             failed=failed,
         )
-        self.report = replace(self.report, application=measure)
+        self._update(application=measure)
 
     def _compare(
-        self, cluster: KafkaCluster, restore: StoredRestore, result: RestoreResult
+        self, cluster: KafkaCluster, restore: StoredRestore, result: RestoredRecords
     ) -> None:
         comparisons = compare_state(
-            self.run.settings,
+            self.job.settings,
             cluster,
             restore,
-            spark=self.run.spark,
+            spark=self.job.spark,
             restored_ends={p.target: p.end for p in result.produced},
         )
         problems = state_problems(
@@ -689,7 +693,10 @@ class _Attempt:
             waiting=self.report.waiting_records or 0,
             application=self.report.application,
         )
-        self.report = replace(self.report, comparisons=comparisons, problems=problems)
+        self._update(comparisons=comparisons, problems=problems)
+
+    def _update(self, **known: Any) -> None:  # noqa: ANN401 (fields of DrillReport)
+        self.report = replace(self.report, **known)
 
     def _end(self, reason: str) -> NoReturn:
         raise _DrillEndedError(Failure(self.phase, reason))
@@ -697,22 +704,22 @@ class _Attempt:
     @contextmanager
     def _measured(self, phase: Phase) -> Iterator[None]:
         self.phase = phase
-        self.run.log(f"Phase {phase}.")
+        self.job.log(f"Phase {phase}.")
         began_s, before = time.monotonic(), MachineUse.now()
         try:
             yield
         finally:
             busy, waited = before.shares_until(MachineUse.now())
             measure = PhaseMeasure(phase, time.monotonic() - began_s, busy, waited)
-            self.report = replace(self.report, phases=(*self.report.phases, measure))
+            self._update(phases=(*self.report.phases, measure))
 
     def _let_point_go(self) -> None:
         """A restore that is not finished keeps its recovery point; a drill's cluster is gone."""
         if self.restore_id is None or self.report.kept is not None:
             return
-        settings = self.run.settings
-        table = RestoresTable(settings.warehouse)
-        restore = table.newest(settings.application_id, self.restore_id)
+        settings = self.job.settings
+        table = Repository.open(settings).restores
+        restore = table.newest(self.restore_id)
         if restore is not None and not restore.is_finished:
             table.append(replace(restore, state=RestoreState.FINISHED, changed_at_ms=_now_ms()))
 

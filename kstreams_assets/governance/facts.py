@@ -101,8 +101,6 @@ class GovernanceFacts:
     other_application_ids: frozenset[str] = frozenset()
     written_topics: frozenset[str] = frozenset()
     """Topics that transactions of the application wrote, as far as that can be seen."""
-    unseen_writes: str = ""
-    """Why not all of them could be seen."""
     backed_up: Mapping[TopicPartitionId, BackedUpRecords] = field(default_factory=dict)
     store_rows: Mapping[str, StoreRows] = field(default_factory=dict)
 

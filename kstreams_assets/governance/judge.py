@@ -11,7 +11,7 @@ from kstreams_assets.app.names import BROKER_TOPICS, owner_of, store_of
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.checks import Evaluation, Finding, Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, TopicState
-from kstreams_assets.governance.findings import NOTHING_COMPARED, evaluation_of
+from kstreams_assets.model.governance_report import NOTHING_COMPARED, evaluation_of
 
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
@@ -170,9 +170,10 @@ def _not_read_by_topology(facts: GovernanceFacts, declared: Declared) -> Iterato
                 f"group {declared.application_id} has committed offsets of it",
                 "offsets only of topics that the topology reads",
                 "If the application reads it, put its new Topology.describe() into the topology"
-                " file (backups lack the topic until then). If it no longer does, delete these"
-                f" offsets: kafka-consumer-groups.sh --bootstrap-server {facts.bootstrap_servers}"
-                f" --group {declared.application_id} --delete-offsets --topic {topic}.",
+                " file (until then, backups do not contain the topic). If it no longer does,"
+                " delete these offsets: kafka-consumer-groups.sh --bootstrap-server"
+                f" {facts.bootstrap_servers} --group {declared.application_id} --delete-offsets"
+                f" --topic {topic}.",
             )
 
 
@@ -186,8 +187,8 @@ def _written_undeclared(facts: GovernanceFacts, declared: Declared) -> Iterator[
                 topic,
                 "the application's transactions wrote it",
                 "only topics that the topology or the declaration says it writes",
-                "Add it to outputs in the YAML (backups and restores lack the topic until then), or"
-                " list it under not_mine if the application does not need it.",
+                "Add it to outputs in the YAML (until then, backups and restores do not contain"
+                " the topic), or list it under not_mine if the application does not need it.",
             )
 
 
@@ -422,8 +423,8 @@ def _remedy(facts: GovernanceFacts, declared: Declared, topic: str, count: int, 
     if count < needed:
         return f"{add_partitions(facts.bootstrap_servers, topic, needed)}."
     return (
-        "Partitions cannot be taken away. If the number is meant, declare it; otherwise create the"
-        " topic anew, and restore it from the backup."
+        "Partitions cannot be removed. If the number is intended, declare it; otherwise recreate"
+        " the topic and restore it from the backup."
     )
 
 
@@ -981,9 +982,9 @@ Judge = Callable[[GovernanceFacts, Declared], Look]
 _TABLE: Final[tuple[tuple[Judge, str], ...]] = (
     (
         internal_topics_as_declared,
-        "The repartition and subscription topics of the application are those of its topology, and"
-        " those that are declared: none lacks, none is left over. Red: the application was changed,"
-        " never started, or another version of it ran here.",
+        "The repartition and subscription topics on the cluster are exactly the declared ones and"
+        " those of the topology. Red: the application was changed, never started, or another"
+        " version of it ran here.",
     ),
     (
         stores_as_declared,

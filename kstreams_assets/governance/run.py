@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import is_internal_name
 from kstreams_assets.app.store_format import format_of
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
     Declared,
@@ -20,18 +21,15 @@ from kstreams_assets.governance.facts import (
     StoreRows,
     TopicState,
 )
-from kstreams_assets.governance.findings import FindingsTable, GovernanceReport
 from kstreams_assets.governance.judge import judge
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
-from kstreams_assets.kafka.topics import Replicas
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.kafka.metadata import Replicas
+from kstreams_assets.model.governance_report import GovernanceReport
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.lineage import require_lineage
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import RecoveryPointTable
 
 _LOG_TIMEOUT_S: Final = 15.0
 _NEWEST_WINDOWS: Final = 24
@@ -71,7 +69,7 @@ def gather(settings: ApplicationSettings, cluster: KafkaCluster) -> GovernanceFa
             log_partitions=None if log is None else log.partitions,
             timeout_s=_LOG_TIMEOUT_S,
         )
-    points = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+    points = Repository.open(settings).points.newest()
     for newest in points[:1]:
         written = replace(written, topics=written.topics | {*newest.written_topics})
     return GovernanceFacts(
@@ -89,7 +87,6 @@ def gather(settings: ApplicationSettings, cluster: KafkaCluster) -> GovernanceFa
         },
         committed_topics=frozenset(part.topic for part in committed),
         written_topics=written.topics & metadata.topics.keys(),
-        unseen_writes=written.reason or "",
         other_application_ids=_others(cluster, application.application_id, metadata.topics, names),
         backed_up=backed_up(settings, names),
         store_rows=store_rows(settings),
@@ -127,7 +124,7 @@ def backed_up(
 ) -> dict[TopicPartitionId, BackedUpRecords]:
     """Records and tombstones of each partition in the newest windows that the ledger has."""
     columns = ["window_end_ms", "topic", "partition", "records", "tombstones"]
-    ledger = Ledger(settings.warehouse, settings.application_id)
+    ledger = Repository.open(settings).ledger
     rows = ledger.span_rows(topics, columns=columns)
     windows = sorted(set(rows["window_end_ms"].to_pylist()))[-_NEWEST_WINDOWS:]
     if not windows:
@@ -147,7 +144,7 @@ def backed_up(
 def store_rows(settings: ApplicationSettings) -> dict[str, StoreRows]:
     """Of each store, its two newest snapshots."""
     rows: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
-    for snapshot in SnapshotsTable(settings.warehouse).of(settings.application_id):
+    for snapshot in Repository.open(settings).snapshots.of():
         rows[snapshot.store].append((snapshot.window.key, snapshot.rows))
     return {
         store: StoreRows(*found[-2], *found[-1]) for store, found in rows.items() if len(found) > 1
@@ -175,7 +172,7 @@ def check_governance(
         judged_at_ms=facts.taken_at_ms,
         evaluations=judge(facts, declared_of(settings)),
     )
-    FindingsTable(settings.warehouse).record(report)
+    Repository.open(settings).findings.record(report)
     return report, facts
 
 
@@ -188,8 +185,8 @@ def declared_of(settings: ApplicationSettings) -> Declared:
         governance=settings.governance,
         formats={s.name: format_of(s.name, settings.store_formats) for s in stores},
         owners=settings.owners,
-        objective_s=settings.recovery_points.objective_s,
-        recovery_time_s=settings.drill.objective_s,
+        objective_s=settings.recovery_points.objective_seconds,
+        recovery_time_s=settings.drill.objective_seconds,
         window_ms=None if window is None else window.end_ms - window.start_ms,
         backed_up_topics=frozenset(topic.name for topic in settings.topics),
     )

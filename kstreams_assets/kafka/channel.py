@@ -7,12 +7,16 @@ five times, which took six times as much CPU as receiving them here [measured].
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
+
+from kafka.protocol.consumer import FetchRequest
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.kafka.leaders import Isolation
-from kstreams_assets.kafka.wire import CLIENT_ID, LARGEST_RESPONSE, WireClient
+from kstreams_assets.kafka.throttle import CLIENT_ID
+from kstreams_assets.kafka.wire import LARGEST_RESPONSE, WireClient
 from kstreams_assets.offsets import TopicPartitionId
 
 _FRAME: Final = struct.Struct(">i")
@@ -40,11 +44,6 @@ class Channel(Closing):
         """Close the connection."""
         self._socket.close()
 
-    @property
-    def waiting(self) -> int:
-        """How many requests have no answer yet."""
-        return len(self._asked)
-
     def limit(self, timeout_s: float) -> None:
         """From now on give up when nothing moves for so long."""
         self._socket.settimeout(timeout_s)
@@ -53,7 +52,7 @@ class Channel(Closing):
         self,
         api_key: int,
         version: int,
-        body: Sequence[bytes | memoryview],
+        body: Sequence[bytes | bytearray | memoryview],
         *,
         about: TopicPartitionId,
     ) -> None:
@@ -147,7 +146,6 @@ class FetchAnswer(NamedTuple):
     error_code: int
     high_watermark: int
     last_stable_offset: int
-    log_start_offset: int
     aborted_transactions: tuple[Aborted, ...]
     records: memoryview
 
@@ -157,15 +155,53 @@ class FetchAnswer(NamedTuple):
         return self.throttle_time_ms > 0 and not (self.error_code or self.records)
 
 
-_FETCH: Final = (1, 11)
-"""Key and version: what every broker from 2.3 on answers, and the last that is not flexible."""
-_FETCH_HEAD: Final = struct.Struct(">iiiibiii")
-_FETCH_PARTITION: Final = struct.Struct(">iiiqqi")
+_FETCH_VERSION: Final = 12
+"""What every broker from 2.7 to 4.x answers; from version 13 on topics go by id."""
+_INFLEXIBLE_FETCH_VERSION: Final = 11
 _FETCH_ANSWER: Final = struct.Struct(">ihii")
 _FETCHED_PARTITION: Final = struct.Struct(">iihqqqi")
 _ABORTED: Final = struct.Struct(">qq")
 _BEHIND_ABORTED: Final = struct.Struct(">ii")
 _UNKNOWN: Final = -1
+
+
+class Wanted(NamedTuple):
+    """What is asked of one partition."""
+
+    partition: TopicPartitionId
+    position: int
+    max_bytes: int
+
+
+def fetch_request(
+    wanted: Iterable[Wanted], *, max_bytes: int, isolation: Isolation
+) -> FetchRequest:
+    """A request that is answered at once, and whose answer is filled in the order of `wanted`.
+
+    The first partition that has data gives at least one batch, however large it is.
+    """
+    topic = FetchRequest.FetchTopic
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=max_bytes,
+        isolation_level=isolation.value,
+        topics=[
+            topic(
+                topic=name,
+                partitions=[
+                    topic.FetchPartition(
+                        partition=entry.partition.partition,
+                        fetch_offset=entry.position,
+                        partition_max_bytes=entry.max_bytes,
+                    )
+                    for entry in entries
+                ],
+            )
+            for name, entries in groupby(wanted, key=lambda entry: entry.partition.topic)
+        ],
+        max_version=_FETCH_VERSION,
+    )
 
 
 def send_fetch(
@@ -177,20 +213,10 @@ def send_fetch(
     isolation: Isolation,
 ) -> None:
     """Ask for batches from an offset on; it is answered at once, with one batch at least."""
-    replica, wait_ms, least, session, epoch, topics = _UNKNOWN, 0, 0, 0, _UNKNOWN, 1
-    partitions, leader_epoch, log_start = 1, _UNKNOWN, _UNKNOWN
-    body = [
-        _FETCH_HEAD.pack(
-            replica, wait_ms, least, max_bytes, isolation.value, session, epoch, topics
-        ),
-        _string(partition.topic),
-        _FETCH_PARTITION.pack(
-            partitions, partition.partition, leader_epoch, position, log_start, max_bytes
-        ),
-        _FRAME.pack(0),  # topics to forget
-        _string(""),  # rack
-    ]
-    channel.send(*_FETCH, [b"".join(body)], about=partition)
+    wanted = [Wanted(partition, position, max_bytes)]
+    request = fetch_request(wanted, max_bytes=max_bytes, isolation=isolation)
+    version = _INFLEXIBLE_FETCH_VERSION
+    channel.send(request.API_KEY, version, [request.encode(version)], about=partition)
 
 
 def receive_fetch(channel: Channel) -> FetchAnswer:
@@ -202,11 +228,9 @@ def receive_fetch(channel: Channel) -> FetchAnswer:
     try:
         throttle_ms, error_code, _, topics = _FETCH_ANSWER.unpack_from(body)
         if error_code or (not topics and throttle_ms > 0):
-            return FetchAnswer(throttle_ms, error_code, _UNKNOWN, _UNKNOWN, _UNKNOWN, (), body[:0])
+            return FetchAnswer(throttle_ms, error_code, _UNKNOWN, _UNKNOWN, (), body[:0])
         at = _behind_topic(body, _FETCH_ANSWER.size, topics, partition)
-        partitions, number, error, high, stable, log_start, count = _FETCHED_PARTITION.unpack_from(
-            body, at
-        )
+        partitions, number, error, high, stable, _, count = _FETCHED_PARTITION.unpack_from(body, at)
         _require_partition(partitions, number, partition)
         at += _FETCHED_PARTITION.size
         behind = at + _ABORTED.size * max(count, 0)
@@ -217,7 +241,7 @@ def receive_fetch(channel: Channel) -> FetchAnswer:
         records = _part(body, behind + _BEHIND_ABORTED.size, max(size, 0))
     except struct.error as error:
         raise _unreadable(error) from error
-    return FetchAnswer(throttle_ms, error, high, stable, log_start, aborted, records)
+    return FetchAnswer(throttle_ms, error, high, stable, aborted, records)
 
 
 class ProduceAnswer(NamedTuple):

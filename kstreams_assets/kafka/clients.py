@@ -5,6 +5,7 @@ import logging
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import (
     KafkaConnection,
+    MskIamSasl,
     OAuthBearerSasl,
     PasswordSasl,
     Sasl,
@@ -34,6 +35,7 @@ _LOGGERS_OF_ATTEMPTS = (
     "kafka.net.sasl.plain",
     "kafka.net.selector",
     "kafka.net.transport",
+    "httpx2",  # every request to a schema registry
 )
 
 
@@ -66,6 +68,8 @@ def tame_client_logs() -> None:
 
 
 _SECURITY = "org.apache.kafka.common.security"
+_MSK_IAM = "software.amazon.msk.auth.iam"
+"""Of aws-msk-iam-auth, which has to be on the class path of the Java client."""
 
 
 def java_config(connection: KafkaConnection) -> dict[str, str]:
@@ -87,6 +91,8 @@ def java_config(connection: KafkaConnection) -> dict[str, str]:
             handler = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
             config["sasl.login.callback.handler.class"] = handler
             config["sasl.oauthbearer.token.endpoint.url"] = connection.sasl.token_endpoint_url
+        if isinstance(connection.sasl, MskIamSasl):
+            config["sasl.client.callback.handler.class"] = f"{_MSK_IAM}.IAMClientCallbackHandler"
     extras = resolve_extras("extra_java", connection.extra_java)
     return config | {key: _java_text(value) for key, value in extras.items()}
 
@@ -110,6 +116,8 @@ def _java_ssl(ssl: SslSettings) -> dict[str, str]:
 
 
 def _jaas(sasl: Sasl) -> str:
+    if isinstance(sasl, MskIamSasl):
+        return f"{_MSK_IAM}.IAMLoginModule required{_profile(sasl)};"
     if isinstance(sasl, PasswordSasl):
         module = "plain.PlainLoginModule" if sasl.mechanism == "PLAIN" else "scram.ScramLoginModule"
         password = sasl.password.resolve("sasl.password")
@@ -122,6 +130,10 @@ def _jaas(sasl: Sasl) -> str:
             options["scope"] = sasl.scope
     words = " ".join(f'{name}="{_quote(name, value)}"' for name, value in options.items())
     return f"{_SECURITY}.{module} required {words};"
+
+
+def _profile(sasl: MskIamSasl) -> str:
+    return f' awsProfileName="{_quote("profile", sasl.profile)}"' if sasl.profile else ""
 
 
 def _quote(name: str, value: str) -> str:

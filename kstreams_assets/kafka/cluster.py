@@ -1,18 +1,19 @@
 """The control plane of one Kafka cluster, as the rest of this project asks it."""
 
 from kstreams_assets.closing import Closing
+from kstreams_assets.kafka.admin import AdminRequests
+from kstreams_assets.kafka.admin_calls import AdminCalls
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupRequests
 from kstreams_assets.kafka.leader_epochs import EpochRequests
 from kstreams_assets.kafka.leaders import LogRequests
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.topics import TopicRequests
 from kstreams_assets.kafka.transactions import TransactionRequests
 from kstreams_assets.kafka.wire import WireClient
 
 
 class KafkaCluster(
-    TopicRequests, LogRequests, EpochRequests, GroupRequests, TransactionRequests, Closing
+    AdminRequests, LogRequests, EpochRequests, GroupRequests, TransactionRequests, Closing
 ):
     """Questions to one cluster, each answered or failed within the connection's request timeout.
 
@@ -27,9 +28,11 @@ class KafkaCluster(
         self.connection = connection
         limit_s = connection.request_timeout_seconds if timeout_s is None else timeout_s
         super().__init__(WireClient(connection, timeout_s=limit_s))
+        self._admin = AdminCalls(connection, self._wire)
 
     def close(self) -> None:
         """Close all connections."""
+        self._admin.close()
         self._wire.close()
 
     def raw_log(self) -> RawLogReader:

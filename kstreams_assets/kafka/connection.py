@@ -1,30 +1,19 @@
 """How one Kafka cluster is reached: bootstrap servers, TLS as PEM, SASL, and what is refused."""
 
 import fnmatch
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 
+from kstreams_assets.block import Block
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.kafka.secret import MASK, Secret
+from kstreams_assets.secret import MASK, SECRET_FORMS, Secret
 
 _BEGIN = "-----BEGIN "
 _PLAIN_KEY = "-----BEGIN PRIVATE KEY-----"
@@ -118,6 +107,13 @@ def check_private_key(setting: str, text: str, *, has_password: bool) -> None:
 
 def decrypt_private_key(setting: str, text: str, password: str) -> str:
     """The same key as unencrypted PKCS#8; ConfigurationError when the password does not fit."""
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
     try:
         key = load_pem_private_key(text.encode(), password.encode())
     except ValueError:
@@ -136,6 +132,7 @@ _NO_SECRET_SUFFIXES = (".url", "_url", ".location", ".type", ".class", ".seconds
 
 
 _FOR_EVER_S = 86_400.0
+_REGION: Final = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
 
 
 class SecurityProtocol(StrEnum):
@@ -157,13 +154,10 @@ class SecurityProtocol(StrEnum):
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
-class _Settings(BaseModel):
-    # Dagster takes these models as they are as parts of a component's YAML, but only while fields
-    # carry no pydantic constraint (`gt`, `min_length` ...): validators do that work instead.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+class _BlockWithSecrets(Block):
+    # Dagster takes connections as they are as parts of other components' YAML, but only while their
+    # fields carry no pydantic constraint (`gt`, `min_length` ...): validators do that work instead.
 
-
-class _SettingsWithSecrets(_Settings):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, data: object) -> object:
@@ -178,7 +172,7 @@ class _SettingsWithSecrets(_Settings):
         return data
 
 
-class SslSettings(_SettingsWithSecrets):
+class SslSettings(_BlockWithSecrets):
     """TLS: whom to trust, and for mutual TLS who we are. PEM only."""
 
     ca: str | None = Field(
@@ -238,7 +232,7 @@ class SslSettings(_SettingsWithSecrets):
         return self.key_password.resolve("ssl.key_password") if self.key_password else None
 
 
-class PasswordSasl(_SettingsWithSecrets):
+class PasswordSasl(_BlockWithSecrets):
     """SASL with user name and password."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -251,7 +245,7 @@ class PasswordSasl(_SettingsWithSecrets):
         return _not_empty("sasl.username", value)
 
 
-class OAuthBearerSasl(_SettingsWithSecrets):
+class OAuthBearerSasl(_BlockWithSecrets):
     """SASL OAUTHBEARER with a token from an OpenID Connect provider (client credentials)."""
 
     mechanism: Literal["OAUTHBEARER"]
@@ -277,10 +271,30 @@ class OAuthBearerSasl(_SettingsWithSecrets):
         return value
 
 
-Sasl = PasswordSasl | OAuthBearerSasl
+class MskIamSasl(_BlockWithSecrets):
+    """Amazon MSK with IAM: SASL OAUTHBEARER with tokens that the AWS credentials sign."""
+
+    mechanism: Literal["AWS_MSK_IAM"]
+    region: str = Field(description="AWS region of the cluster.")
+    profile: str | None = Field(
+        default=None, description="Profile of the AWS configuration (AWS_PROFILE)."
+    )
+
+    @field_validator("region")
+    @classmethod
+    def _check_region(cls, value: str) -> str:
+        if _REGION.fullmatch(value) is None:  # it becomes part of a host name
+            raise ConfigurationError(
+                f"sasl.region is {value!r}, which is no AWS region.",
+                remedy="Give the region of the cluster, as eu-central-1.",
+            )
+        return value
 
 
-class KafkaConnection(_Settings):
+Sasl = PasswordSasl | OAuthBearerSasl | MskIamSasl
+
+
+class KafkaConnection(Block):
     """How to reach one Kafka cluster.
 
     Secrets are named, not held (see `Secret`). Raises ConfigurationError for settings that
@@ -290,11 +304,13 @@ class KafkaConnection(_Settings):
     bootstrap_servers: str = Field(description="host:port, several separated by commas.")
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     ssl: SslSettings | None = None
-    sasl: PasswordSasl | OAuthBearerSasl | None = Field(default=None, discriminator="mechanism")
+    sasl: PasswordSasl | OAuthBearerSasl | MskIamSasl | None = Field(
+        default=None, discriminator="mechanism"
+    )
     credentials_for: list[str] = Field(
         default=[],
-        description="Hosts, besides those in bootstrap_servers, that --bootstrap and --target may"
-        " name and that then get these credentials; * stands for any part of a name.",
+        description="Further hosts for --bootstrap and --target that get these credentials, in"
+        " addition to those in bootstrap_servers; * matches any part of a name.",
         examples=[["*.kafka.example.com"]],
     )
     request_timeout_seconds: float = Field(
@@ -302,7 +318,7 @@ class KafkaConnection(_Settings):
     )
     extra_librdkafka: Mapping[str, RawSetting] = Field(
         default_factory=dict,
-        description="Settings for librdkafka, which nothing uses any more: for older files.",
+        description="Settings for librdkafka, the client that describes and changes topics.",
     )
     extra_java: Mapping[str, RawSetting] = Field(
         default_factory=dict,
@@ -340,12 +356,7 @@ class KafkaConnection(_Settings):
     @field_validator("request_timeout_seconds")
     @classmethod
     def _check_timeout(cls, value: float) -> float:
-        if not 0 < value < _FOR_EVER_S:
-            raise ConfigurationError(
-                f"request_timeout_seconds is {value:g}.",
-                remedy="Give a number of seconds above 0, at most a day.",
-            )
-        return value
+        return require_seconds("request_timeout_seconds", value)
 
     @model_validator(mode="after")
     def _check(self) -> "KafkaConnection":
@@ -360,8 +371,8 @@ class KafkaConnection(_Settings):
             for key, value in settings.items():
                 if isinstance(value, str) and _looks_secret(key):
                     raise ConfigurationError(
-                        f"{block}[{key!r}] stands in clear.",
-                        remedy="Write it as {env: NAME} or {file: PATH}.",
+                        f"{block}[{key!r}] is in clear text.",
+                        remedy=f"Write it as {SECRET_FORMS}.",
                     )
         return self
 
@@ -511,6 +522,15 @@ def resolve_extras(field: str, settings: Mapping[str, RawSetting]) -> dict[str, 
     }
 
 
+def require_seconds(setting: str, value: float) -> float:
+    """The timeout; raises ConfigurationError unless it is above 0 and at most a day."""
+    if not 0 < value < _FOR_EVER_S:
+        raise ConfigurationError(
+            f"{setting} is {value:g}.", remedy="Give a number of seconds above 0, at most a day."
+        )
+    return value
+
+
 def _not_empty(setting: str, value: str) -> str:
     if not value:
         raise ConfigurationError(f"{setting} is empty.", remedy=f"Give {setting}.")
@@ -527,6 +547,7 @@ def _looks_secret(key: str) -> bool:
 __all__ = [
     "CarriedConnection",
     "KafkaConnection",
+    "MskIamSasl",
     "OAuthBearerSasl",
     "PasswordSasl",
     "RawSetting",

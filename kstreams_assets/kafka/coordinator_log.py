@@ -1,6 +1,7 @@
 """What the coordinators' own topics hold: offset commits of groups, states of transactions."""
 
 import struct
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -77,15 +78,11 @@ class FieldReader:
         """The number of elements of an array, -1 for null."""
         return self._unsigned_varint() - 1 if self.flexible else self.int32()
 
-    def tagged_fields(self) -> dict[int, bytes]:
-        """The tagged fields at the end of a structure by tag; none in versions without them."""
-        if not self.flexible:
-            return {}
-        found: dict[int, bytes] = {}
-        for _ in range(self._unsigned_varint()):
-            tag = self._unsigned_varint()
-            found[tag] = self._bytes(self._unsigned_varint())
-        return found
+    def skip_tagged_fields(self) -> None:
+        """Pass over the tagged fields at the end of a structure; none in versions without them."""
+        for _ in range(self._unsigned_varint() if self.flexible else 0):
+            self._unsigned_varint()
+            self._bytes(self._unsigned_varint())
 
     def _number(self, kind: struct.Struct) -> int:
         (value,) = kind.unpack_from(self._data, self._position)
@@ -232,10 +229,6 @@ def _string(data: bytes, position: int) -> tuple[str, int]:
 _TRANSACTIONAL_ID_KEY: Final = 0
 _FLEXIBLE_SINCE: Final = 1
 _LATEST_VALUE: Final = 1
-_PREVIOUS_PRODUCER_ID: Final = 0
-_NEXT_PRODUCER_ID: Final = 1
-_CLIENT_TRANSACTION_VERSION: Final = 2
-_ABSENT: Final = -1
 
 
 class TransactionStatus(IntEnum):
@@ -257,10 +250,6 @@ class TransactionStateRecord:
 
     `partitions` of the transaction, `__consumer_offsets` among them; Complete states have none.
     `append_time_ms` is the record's timestamp (those inside the value are taken earlier).
-    `offset` where the record lies in its partition of `__transaction_state`.
-    `previous_producer_id` and `next_producer_id` None unless the producer id changes or did.
-    `client_transaction_version` 2 when the producer gets a new epoch with every transaction;
-    version 0 of the record does not tell it, and says 0.
     """
 
     transactional_id: str
@@ -269,10 +258,20 @@ class TransactionStateRecord:
     status: TransactionStatus
     partitions: frozenset[TopicPartitionId]
     append_time_ms: int
-    offset: int
-    previous_producer_id: int | None = None
-    next_producer_id: int | None = None
-    client_transaction_version: int = 0
+
+
+def transaction_states(
+    batches: Iterable[LoadedBatch], transactional_ids: Collection[str]
+) -> Iterator[TransactionStateRecord]:
+    """The states of these ids in batches of TRANSACTION_STATE, in the order of the log.
+
+    Raises CorruptBatchError, CoordinatorRecordError.
+    """
+    for batch in batches:
+        for record in () if batch.header.is_control else batch.records():
+            state = transaction_state(record)
+            if state is not None and state.transactional_id in transactional_ids:
+                yield state
 
 
 def transaction_state(record: RawRecord) -> TransactionStateRecord | None:
@@ -308,18 +307,9 @@ def _state(transactional_id: str, data: bytes, record: RawRecord) -> Transaction
     partitions = _partitions(value)
     value.int64()  # last update
     value.int64()  # start of the transaction
-    tagged = value.tagged_fields()
+    value.skip_tagged_fields()
     return TransactionStateRecord(
-        transactional_id,
-        producer_id,
-        producer_epoch,
-        status,
-        partitions,
-        append_time_ms=record.timestamp_ms,
-        offset=record.offset,
-        previous_producer_id=_producer_id(tagged.get(_PREVIOUS_PRODUCER_ID)),
-        next_producer_id=_producer_id(tagged.get(_NEXT_PRODUCER_ID)),
-        client_transaction_version=_int16(tagged.get(_CLIENT_TRANSACTION_VERSION)),
+        transactional_id, producer_id, producer_epoch, status, partitions, record.timestamp_ms
     )
 
 
@@ -328,16 +318,5 @@ def _partitions(value: FieldReader) -> frozenset[TopicPartitionId]:
     for _ in range(value.array_length()):
         topic = value.string()
         found += [TopicPartitionId(topic, value.int32()) for _ in range(value.array_length())]
-        value.tagged_fields()
+        value.skip_tagged_fields()
     return frozenset(found)
-
-
-def _producer_id(data: bytes | None) -> int | None:
-    if data is None:
-        return None
-    (producer_id,) = _INT64.unpack(data)
-    return None if producer_id == _ABSENT else producer_id
-
-
-def _int16(data: bytes | None) -> int:
-    return 0 if data is None else _INT16.unpack(data)[0]

@@ -13,14 +13,13 @@ from kafka.protocol.consumer.group import OffsetDeleteRequest
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ClusterUnavailableError,
-    GroupNotEmptyError,
+    KafkaError,
     KafkaRequestError,
-    OffsetsRefusedError,
     UnstableGroupOffsetsError,
 )
-from kstreams_assets.kafka.leaders import Requests, by_topic
+from kstreams_assets.kafka.leaders import Requests, answers_in, by_topic
+from kstreams_assets.kafka.metadata import operation_names
 from kstreams_assets.kafka.throttle import unthrottled_time
-from kstreams_assets.kafka.topics import operation_names
 from kstreams_assets.kafka.wire import (
     COORDINATOR_BUSY,
     TOPIC_NOT_ALLOWED,
@@ -80,31 +79,36 @@ class GroupState:
         return self.state in ("Empty", "Dead")
 
 
+def group_in_use(group: str, state: GroupState | None, operation: str) -> KafkaError:
+    """The error for a group that has members, so that nobody else may change its offsets."""
+    seen = f" ({state.type} group, state {state.state})" if state else ""
+    return KafkaError(
+        f"Group {group} is in use{seen}: {operation} is refused.",
+        remedy="Stop every instance of the application and wait until its members have left the"
+        " group: an instance that was killed counts as a member for session.timeout.ms (45 s by"
+        " default); then try again.",
+    )
+
+
 def _unstable_partitions(answer: Any) -> list[TopicPartitionId]:  # noqa: ANN401
-    return [
-        TopicPartitionId(topic.name, partition.partition_index)
-        for topic in answer.topics
-        for partition in topic.partitions
-        if partition.error_code == _UNSTABLE
-    ]
+    return [id_ for id_, partition in answers_in(answer) if partition.error_code == _UNSTABLE]
 
 
 def _committed(answer: Any, group: str) -> dict[TopicPartitionId, CommittedOffset]:  # noqa: ANN401
     committed = {}
-    for topic in answer.topics:
-        for partition in topic.partitions:
-            if partition.error_code == TOPIC_NOT_ALLOWED:
-                raise topics_not_allowed(_OFFSET_FETCH, [topic.name], "DESCRIBE")
-            if partition.error_code:
-                raise _group_refused(_OFFSET_FETCH, group, partition.error_code)
-            if partition.committed_offset == _NO_OFFSET:
-                continue
-            epoch = partition.committed_leader_epoch
-            committed[TopicPartitionId(topic.name, partition.partition_index)] = CommittedOffset(
-                offset=partition.committed_offset,
-                metadata=partition.metadata or "",
-                leader_epoch=epoch if epoch >= 0 else None,
-            )
+    for id_, partition in answers_in(answer):
+        if partition.error_code == TOPIC_NOT_ALLOWED:
+            raise topics_not_allowed(_OFFSET_FETCH, [id_.topic], "DESCRIBE")
+        if partition.error_code:
+            raise _group_refused(_OFFSET_FETCH, group, partition.error_code)
+        if partition.committed_offset == _NO_OFFSET:
+            continue
+        epoch = partition.committed_leader_epoch
+        committed[id_] = CommittedOffset(
+            offset=partition.committed_offset,
+            metadata=partition.metadata or "",
+            leader_epoch=epoch if epoch >= 0 else None,
+        )
     return dict(sorted(committed.items()))
 
 
@@ -195,11 +199,7 @@ def _delete_request(group: str, topics: Mapping[str, list[int]]) -> OffsetDelete
 
 
 def _codes(response: Any) -> dict[TopicPartitionId, int]:  # noqa: ANN401
-    return {
-        TopicPartitionId(topic.name, partition.partition_index): partition.error_code
-        for topic in response.topics
-        for partition in topic.partitions
-    }
+    return {id_: partition.error_code for id_, partition in answers_in(response)}
 
 
 def _reason(code: int, metadata_length: int | None) -> str:
@@ -220,18 +220,20 @@ class GroupRequests(Requests):
         *,
         partitions: Iterable[TopicPartitionId] | None = None,
         before_retry: Callable[[], None] | None = None,
+        unstable_limit_s: float | None = None,
     ) -> dict[TopicPartitionId, CommittedOffset]:
         """What the group has committed, by partition; partitions without an offset are absent.
 
         With metadata, and only once no open transaction may still change them: until then the
-        coordinator refuses (`require_stable`) and is asked again, for up to 25 s, with a call of
-        `before_retry` each time before that. Without `partitions` it answers for all that have an
-        offset, and then does not mention one whose very first offset is still undecided. Partitions
-        of topics this user may not describe are left out by Kafka without a word, or refused when
-        asked for by name. Needs DESCRIBE on the group and its topics. Raises
+        coordinator refuses (`require_stable`) and is asked again, for up to `unstable_limit_s`
+        (25 s), with a call of `before_retry` each time before that. Without `partitions` it answers
+        for all that have an offset, and then does not mention one whose very first offset is still
+        undecided. Partitions of topics this user may not describe are left out by Kafka without a
+        word, or refused when asked for by name. Needs DESCRIBE on the group and its topics. Raises
         UnstableGroupOffsetsError.
         """
         wanted = None if partitions is None else _numbers(partitions)
+        limit_s = UNSTABLE_LIMIT_S if unstable_limit_s is None else unstable_limit_s
         started = unthrottled_time()
         retry_s = _FIRST_RETRY_S
         while True:
@@ -244,7 +246,7 @@ class GroupRequests(Requests):
             if not unstable:
                 return _committed(answer, group)
             waited_s = unthrottled_time() - started
-            if waited_s + retry_s > UNSTABLE_LIMIT_S:
+            if waited_s + retry_s > limit_s:
                 raise UnstableGroupOffsetsError(
                     group=group, partitions=map(str, unstable), waited_s=waited_s
                 )
@@ -316,8 +318,8 @@ class GroupRequests(Requests):
 
         Metadata byte for byte, always without a leader epoch. Partitions not named keep theirs. The
         broker takes each partition by itself, so after an error some may be set; setting them again
-        does no harm. Needs READ on the group and its topics. Raises GroupNotEmptyError,
-        OffsetsRefusedError (names every refused partition).
+        does no harm. Needs READ on the group and its topics. Raises KafkaError,
+        KafkaRequestError (names every refused partition).
         """
         codes: dict[TopicPartitionId, int] = {}
         for batch in _batches(group, offsets):
@@ -334,8 +336,8 @@ class GroupRequests(Requests):
     def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartitionId]) -> None:
         """Delete committed offsets of a group without members; absent ones are fine.
 
-        Needs DELETE on the group and READ on its topics. Raises GroupNotEmptyError,
-        OffsetsRefusedError.
+        Needs DELETE on the group and READ on its topics. Raises KafkaError,
+        KafkaRequestError.
         """
         topics = _numbers(partitions)
         if not topics:
@@ -349,7 +351,7 @@ class GroupRequests(Requests):
         if response.error_code == GROUP_ID_NOT_FOUND:
             return
         if response.error_code in _IN_USE:
-            raise self._in_use(group, _DELETE)
+            raise group_in_use(group, self.group_state(group), _DELETE)
         if response.error_code:
             raise _group_refused(_DELETE, group, response.error_code, needed="DELETE")
         answers = {p: 0 if code == _ABSENT else code for p, code in _codes(response).items()}
@@ -386,7 +388,7 @@ class GroupRequests(Requests):
         if not refused:
             return
         if _IN_USE & set(refused.values()):
-            raise self._in_use(group, operation)
+            raise group_in_use(group, self.group_state(group), operation)
         if GROUP_NOT_ALLOWED in refused.values():
             raise _group_refused(operation, group, GROUP_NOT_ALLOWED, needed="READ")
         denied = {
@@ -394,23 +396,18 @@ class GroupRequests(Requests):
         }
         if denied:
             raise topics_not_allowed(operation, denied, "READ")
-        raise OffsetsRefusedError(
+        shown = [
+            f"{partition} ({_reason(code, metadata_lengths.get(partition))})"
+            for partition, code in refused.items()
+        ]
+        more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
+        raise KafkaRequestError(
             operation=operation,
-            group=group,
-            refused={
-                str(partition): _reason(code, metadata_lengths.get(partition))
-                for partition, code in refused.items()
-            },
-            accepted=[str(partition) for partition in sorted(set(codes) - set(refused))],
-        )
-
-    def _in_use(self, group: str, operation: str) -> GroupNotEmptyError:
-        state = self.group_state(group)
-        return GroupNotEmptyError(
-            operation=operation,
-            group=group,
-            group_type=None if state is None else state.type,
-            state=None if state is None else state.state,
+            resource=f"group {group}",
+            reason=", ".join(shown[:5]) + more,
+            remedy="Fix the cause and try again. Until then, do not start the application:"
+            f" {len(codes) - len(refused)} partition(s) have their new offsets, {len(shown)} have"
+            " not.",
         )
 
     def _ask(

@@ -10,7 +10,13 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS
-from kstreams_assets.kafka.leaders import PartitionLeaders, Requests, ask_leaders, by_topic
+from kstreams_assets.kafka.leaders import (
+    PartitionLeaders,
+    Requests,
+    answers_in,
+    ask_leaders,
+    by_topic,
+)
 from kstreams_assets.kafka.throttle import unthrottled_time
 from kstreams_assets.kafka.wire import Coordinated, WireClient
 from kstreams_assets.offsets import TopicPartitionId
@@ -231,9 +237,4 @@ def _end_answers(response: Any) -> Iterator[tuple[TopicPartitionId, Any]]:  # no
 
 
 def _partitions(response: Any) -> dict[TopicPartitionId, Any]:  # noqa: ANN401
-    return {
-        TopicPartitionId(topic.name, entry.partition_index): entry
-        for topic in response.topics
-        for entry in topic.partitions
-        if entry.leader_epoch >= 0
-    }
+    return {id_: entry for id_, entry in answers_in(response) if entry.leader_epoch >= 0}

@@ -11,11 +11,7 @@ from kafka.protocol.admin import DeleteRecordsRequest, DescribeLogDirsRequest
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from kstreams_assets.errors import (
-    ClusterUnavailableError,
-    KafkaRequestError,
-    TopicNotFoundError,
-)
+from kstreams_assets.errors import ClusterUnavailableError, KafkaRequestError, TopicNotFoundError
 from kstreams_assets.kafka.throttle import unthrottled_time
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import TopicPartitionId
@@ -232,7 +228,7 @@ def list_offsets(
         leaders,
         wanted,
         request,
-        _answers,
+        answers_in,
         operation="list_offsets",
         timeout_s=timeout_s,
     )
@@ -242,7 +238,8 @@ def list_offsets(
     return {partition: answer.offset for partition, answer in answers.items()}
 
 
-def _answers(response: Any) -> Iterator[tuple[TopicPartitionId, Any]]:  # noqa: ANN401
+def answers_in(response: Any) -> Iterator[tuple[TopicPartitionId, Any]]:  # noqa: ANN401
+    """What a response says of each partition, for those that name topics and partitions alike."""
     for topic in response.topics:
         for answer in topic.partitions:
             yield TopicPartitionId(topic.name, answer.partition_index), answer
@@ -343,7 +340,7 @@ class LogRequests(Requests):
             self._leaders,
             before,
             request,
-            _answers,
+            answers_in,
             operation="delete_records",
             needed="DELETE",
         )

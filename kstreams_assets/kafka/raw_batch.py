@@ -147,7 +147,7 @@ def _offset_deltas(records: bytes, count: int, last: int) -> Iterator[int]:
         position, before = start + length, offset
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """A zigzag varint and the position behind it."""
     value = shift = 0
     while True:
@@ -355,31 +355,22 @@ def _decode(
 
 
 def _decode_headers(data: bytes, position: int) -> tuple[_Headers, int]:
-    count, position = _zigzag(data, position)
+    count, position = _varint(data, position)
     if count < 0:
         message = "a negative number of headers"
         raise IndexError(message)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        length, start = _zigzag(data, position)
+        length, start = _varint(data, position)
         if length < 0:
             message = "a header without a name"
             raise IndexError(message)
         position = start + length
         name = header_name(data[start:position])
-        length, start = _zigzag(data, position)
+        length, start = _varint(data, position)
         position = start + max(length, 0)
         headers.append((name, None if length < 0 else data[start:position]))
     return tuple(headers), position
-
-
-def _zigzag(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint and the position behind it."""
-    value = data[position]
-    position += 1
-    if value >= 0x80:
-        value, position = _rest(data, position, value)
-    return (value >> 1) ^ -(value & 1), position
 
 
 def _rest(data: bytes, position: int, first: int) -> tuple[int, int]:

@@ -1,19 +1,21 @@
 """Raw ranges of partitions, read from their leaders batch by batch."""
 
-import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby, repeat
-from typing import Any, Final, NamedTuple
+from itertools import repeat
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import kafka.errors as client_errors
-from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.admin import DescribeConfigsRequest
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import (
+    AuthorizationFailedError,
     ClusterUnavailableError,
+    CoordinatorRecordError,
     CorruptBatchError,
     KafkaError,
     KafkaRequestError,
@@ -21,7 +23,15 @@ from kstreams_assets.errors import (
     RawReadLimitError,
     RawReadTimeoutError,
 )
-from kstreams_assets.kafka.channel import Channels, FetchAnswer, receive_fetch, send_fetch
+from kstreams_assets.kafka.admin import may_be_compacted
+from kstreams_assets.kafka.channel import (
+    Channel,
+    Channels,
+    Wanted,
+    fetch_request,
+    receive_fetch,
+    send_fetch,
+)
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.leaders import (
     EARLIEST,
@@ -43,9 +53,10 @@ from kstreams_assets.kafka.throttle import (
     unthrottled_time,
     wait_throttle_time,
 )
-from kstreams_assets.kafka.topics import is_compacted
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+
+T = TypeVar("T")
 
 
 class LoadedBatch(NamedTuple):
@@ -63,71 +74,20 @@ class LoadedBatch(NamedTuple):
         return decode_records(self.data, partition=str(self.partition))
 
 
-@dataclass(frozen=True, slots=True)
-class RawRange:
-    """Every batch that holds an offset in [start, end), in offset order.
-
-    The first and last batch may reach beyond the range; offsets in no batch are not in the log.
-    `log_start` is that of the last Fetch answer, None where none was asked because the range is
-    empty.
-    """
-
-    start: int
-    end: int
-    log_start: int | None
-    batches: tuple[LoadedBatch, ...]
-
-    @property
-    def offsets(self) -> OffsetRange:
-        """The range that was asked for."""
-        return OffsetRange(self.start, self.end)
-
-
+UNREADABLE: Final = (
+    AuthorizationFailedError,
+    CoordinatorRecordError,
+    CorruptBatchError,
+    KafkaRequestError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
+"""Why the raw log of a partition, or what a coordinator wrote to it, could not be read."""
 FIRST_FETCH_BYTES: Final = 2**19
 LARGEST_FETCH_BYTES: Final = 2**23
 
-# From version 13 on topics go by id; version 12 is what every broker from 2.7 to 4.x answers.
-_FETCH_VERSION: Final = 12
 _OUT_OF_RANGE: Final = client_errors.OffsetOutOfRangeError.errno
-
-
-class Wanted(NamedTuple):
-    """What is asked of one partition."""
-
-    partition: TopicPartitionId
-    position: int
-    max_bytes: int
-
-
-def fetch_request(
-    wanted: Iterable[Wanted], *, max_bytes: int, isolation: Isolation
-) -> FetchRequest:
-    """A request that is answered at once, and whose answer is filled in the order of `wanted`.
-
-    The first partition that has data gives at least one batch, however large it is.
-    """
-    topic = FetchRequest.FetchTopic
-    return FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=max_bytes,
-        isolation_level=isolation.value,
-        topics=[
-            topic(
-                topic=name,
-                partitions=[
-                    topic.FetchPartition(
-                        partition=entry.partition.partition,
-                        fetch_offset=entry.position,
-                        partition_max_bytes=entry.max_bytes,
-                    )
-                    for entry in entries
-                ],
-            )
-            for name, entries in groupby(wanted, key=lambda entry: entry.partition.topic)
-        ],
-        max_version=_FETCH_VERSION,
-    )
 
 
 def error_name(code: int) -> str:
@@ -214,459 +174,450 @@ def judged(
 
 EMPTY_S: Final = 5.0
 """So long a log must have nothing below an end before compaction is taken for the cause."""
+_TOPIC: Final = 2
+_COMPACTED_BY_EVERY_CLUSTER: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+_RETRY_S: Final = 0.05
+_LONGEST_RETRY_S: Final = 0.5
+_LEAST_S: Final = 0.001
 
 
-class CompactedTopics:
-    """Of which topics of a cluster compaction may have removed records, by effective configs."""
+def _effective_configs(wire: WireClient, topic: str) -> Mapping[str, str]:
+    """Every config that holds for a topic; none where they are not reported.
 
-    def __init__(self, wire: WireClient) -> None:
-        self._wire = wire
-        self._known: dict[str, bool] = {}
+    By a request of our own, on the connections of the reader: tasks and `recovery-points take` do
+    not load confluent-kafka for it.
+    """
+    if topic in _COMPACTED_BY_EVERY_CLUSTER:
+        return {"cleanup.policy": "compact"}
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    request = DescribeConfigsRequest(
+        resources=[resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=None)],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    (result,) = wire.request(lambda: request, operation="describe_configs").results
+    return {entry.name: entry.value for entry in result.configs or () if entry.value is not None}
 
-    def has(self, topic: str) -> bool:
-        """Whether it is one of them; false where its configs are not known."""
-        if topic not in self._known:
+
+class _Cluster:
+    """What readings of one cluster share.
+
+    Of topics it is known, by their effective configs, whether compaction may have removed records.
+    """
+
+    def __init__(self, wire: WireClient, leaders: PartitionLeaders) -> None:
+        self.wire, self.leaders = wire, leaders
+        self.channels = Channels(wire, timeout_s=wire.timeout_s)
+        self._compacted: dict[str, bool] = {}
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether a topic is compacted; false where its configs are not known."""
+        if topic not in self._compacted:
             try:
-                self._known[topic] = is_compacted(self._wire, topic)
+                configs = _effective_configs(self.wire, topic)
             except KafkaError:
                 return False
-        return self._known[topic]
+            self._compacted[topic] = may_be_compacted(configs)
+        return self._compacted[topic]
 
 
-class _Emptiness:
-    """Whether compaction has left nothing of a range: seen by answers that stay empty.
+@dataclass(slots=True)
+class _Reading:
+    """How far one range has been read, and what keeps it from its end."""
+
+    cluster: _Cluster
+    partition: TopicPartitionId
+    start: int
+    end: int
+    isolation: Isolation
+    largest: int
+    position: int = field(init=False)
+    max_bytes: int = field(init=False)
+    held: list[LoadedBatch] = field(default_factory=list)
+    held_bytes: int = 0
+    was_served: bool = False
+    """Whether the last answer held anything: who came away empty-handed goes first next time."""
+    corrupt: CorruptBatchError | None = None
+    """What is wrong with the batch at `position`."""
+    reason: str = "no leader"
+    has_answer: bool = False
+    """Whether the broker answers, without the records."""
+    empty_since: float | None = None
+    """Since when answers hold nothing.
 
     One empty answer proves nothing: brokers with tiered storage give them, without an error, while
     a remote read takes longer than `remote.fetch.max.wait.ms` (KIP-1018).
     """
 
-    def __init__(self, compacted: "CompactedTopics", topic: str) -> None:
-        self._compacted, self._topic = compacted, topic
-        self._since: float | None = None
-
-    def end(self) -> None:
-        """There was an answer that was not empty, or no answer at all."""
-        self._since = None
-
-    def lasts(self) -> bool:
-        """Take an empty answer; whether compaction is the only cause that is left."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        return now - self._since >= EMPTY_S and self._compacted.has(self._topic)
-
-    @property
-    def pause_s(self) -> float:
-        """How long to wait before the broker is asked again."""
-        passed = 0.0 if self._since is None else time.monotonic() - self._since
-        return min(_LONGEST_RETRY_S, _BULK_RETRY_S + passed / 10)
-
-
-def _whole_batches(
-    answer: FetchAnswer, partition: TopicPartitionId, isolation: Isolation, position: int
-) -> tuple[list[LoadedBatch], CorruptBatchError | None]:
-    """The batches of an answer up to one that cannot be read, and what is wrong with that one."""
-    batches: list[LoadedBatch] = []
-    try:
-        for header, data in judged(answer, partition, isolation, position):
-            batches.append(LoadedBatch(header, data, partition))
-    except CorruptBatchError as error:
-        return batches, error
-    return batches, None
-
-
-_BULK_RETRY_S: Final = 0.05
-_LONGEST_RETRY_S: Final = 0.5
-_BULK_LEAST_S: Final = 0.001
-
-
-@dataclass(slots=True)
-class _Reading:
-    """How far one range has been read."""
-
-    partition: TopicPartitionId
-    start: int
-    end: int
-    position: int
-    isolation: Isolation
-    emptiness: _Emptiness
-    log_start: int | None = None
-    batches: list[LoadedBatch] = field(default_factory=list)
-    held_bytes: int = 0
-    max_bytes: int = FIRST_FETCH_BYTES
-    # whether the last answer held anything: who came away empty-handed goes first next time
-    served: bool = False
-    reason: str = "no leader"
+    def __post_init__(self) -> None:
+        self.position, self.max_bytes = self.start, min(FIRST_FETCH_BYTES, self.largest)
 
     @property
     def wanted(self) -> Wanted:
         return Wanted(self.partition, self.position, self.max_bytes)
 
-    def take(self, answer: Any, *, was_first: bool) -> None:  # noqa: ANN401
-        """Keep what an answer without an error holds.
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the broker is asked again."""
+        passed_s = 0.0 if self.empty_since is None else time.monotonic() - self.empty_since
+        return min(_LONGEST_RETRY_S, _RETRY_S + passed_s / 10)
+
+    def fail(self, reason: str, *, has_answer: bool = False) -> None:
+        """There was no answer that says anything of the log."""
+        self.reason, self.has_answer, self.empty_since = reason, has_answer, None
+
+    def take(self, answer: Any, *, was_first: bool) -> list[LoadedBatch]:  # noqa: ANN401
+        """The batches of an answer without an error, up to the end or to one that is corrupt.
 
         `was_first`: nothing was served before it, so that no limit can have left it empty.
         """
-        self.log_start = answer.log_start_offset
-        self.served = False
-        kept: list[LoadedBatch] = []
-        for header, data in judged(answer, self.partition, self.isolation, self.position):
-            self.served = True
-            if header.base_offset >= self.end:
+        self.was_served = False
+        before, batches = self.position, []
+        try:
+            for header, data in judged(answer, self.partition, self.isolation, self.position):
+                self.was_served = True
+                if header.base_offset >= self.end:
+                    self.position = self.end
+                    break
+                batches.append(LoadedBatch(header, data, self.partition))
+                self.position = header.last_offset + 1
+        except CorruptBatchError as error:
+            if self.position < self.end <= error.offset:
                 self.position = self.end
-                break
-            kept.append(LoadedBatch(header, data, self.partition))
-            self.position = header.last_offset + 1
-        self._keep(kept, len(answer.records or b""))
-        if self.served:
-            self.max_bytes = min(2 * self.max_bytes, LARGEST_FETCH_BYTES)
-            self.emptiness.end()
-        else:
+            elif self.position < self.end:
+                self.corrupt = error
+        if self.was_served:
+            self.empty_since, self.has_answer = None, False
+            # What lies behind the end is fetched for nothing.
+            rest = len(answer.records) * (self.end - self.position) // (self.position - before)
+            most = min(self.largest, FIRST_FETCH_BYTES + max(0, rest))
+            self.max_bytes = min(2 * self.max_bytes, most)
+        elif self.corrupt is None and self.position < self.end:
             self._take_nothing(answer, was_first=was_first)
+        return batches
 
-    def _keep(self, batches: list[LoadedBatch], answered: int) -> None:
+    def _take_nothing(self, answer: Any, *, was_first: bool) -> None:  # noqa: ANN401
+        high_watermark, stable = answer.high_watermark, answer.last_stable_offset
+        self.has_answer = high_watermark >= self.end
+        self.reason = f"the log ends at {high_watermark}"
+        if self.has_answer:
+            self.reason = (
+                "the broker's answers hold no records, although the log ends at"
+                f" {high_watermark}: remote storage may be slow"
+            )
+        is_committed = self.isolation is Isolation.READ_COMMITTED
+        if is_committed and self.position >= stable:
+            self.isolation = Isolation.READ_UNCOMMITTED  # the rest was undecided just now
+        elif high_watermark < self.end:
+            self.empty_since = None
+        elif was_first and self._is_emptied():
+            # nothing is left below the end: compaction may empty even a log's tail
+            if is_committed and stable < self.end:
+                self.isolation = Isolation.READ_UNCOMMITTED
+            else:
+                self.position = self.end
+
+    def _is_emptied(self) -> bool:
+        """Take an empty answer; whether compaction is the only cause that is left."""
+        now = time.monotonic()
+        if self.empty_since is None:
+            self.empty_since = now
+        return now - self.empty_since >= EMPTY_S and self.cluster.is_compacted(self.partition.topic)
+
+    def hold(self, batches: list[LoadedBatch], answered: int) -> None:
+        """Keep batches of an answer of so many bytes."""
         used = sum(len(batch.data) for batch in batches)
         if used < answered:
             # a view keeps the whole answer alive, also what lies behind the range
             batches = [one._replace(data=memoryview(bytes(one.data))) for one in batches]
         self.held_bytes += used
-        self.batches += batches
-
-    def _take_nothing(self, answer: Any, *, was_first: bool) -> None:  # noqa: ANN401
-        self.reason = nothing_came(answer.high_watermark, self.end)
-        is_committed = self.isolation is Isolation.READ_COMMITTED
-        if is_committed and self.position >= answer.last_stable_offset:
-            self.isolation = Isolation.READ_UNCOMMITTED  # the rest was undecided just now
-        elif answer.high_watermark < self.end:
-            self.emptiness.end()
-        elif was_first and self.emptiness.lasts():
-            # nothing is left below the end: compaction may empty even a log's tail
-            if is_committed and answer.last_stable_offset < self.end:
-                self.isolation = Isolation.READ_UNCOMMITTED
-            else:
-                self.position = self.end
+        self.held += batches
 
 
-def nothing_came(high_watermark: int, end: int) -> str:
-    """Why a range is not complete, in words."""
-    if high_watermark < end:
-        return f"the log ends at {high_watermark}"
-    return (
-        f"the broker's answers hold no records, although the log ends at {high_watermark}: remote"
-        " storage may be slow"
-    )
+class _Asked(NamedTuple):
+    """One request for partitions that a broker leads."""
+
+    node: int
+    isolation: Isolation
+    readings: list[_Reading]
+    max_bytes: int
 
 
-class BulkReader:
-    """Reads the ranges of one call of `RawLogReader.read`."""
+class _Answered(NamedTuple):
+    """What a broker says of the partitions of a request.
+
+    One that a quota has emptied (`is_throttled`, KIP-219) says nothing of them.
+    """
+
+    throttle_time_ms: int
+    error_code: int
+    is_throttled: bool
+    partitions: Iterable[tuple[TopicPartitionId, Any]]
+
+
+class _Fetching(ABC):
+    """Asks leaders for ranges until each of them is complete; how it asks, subclasses say."""
+
+    asks_ahead: ClassVar[bool]
+    """Whether the next request is sent before the caller has what the last answer holds."""
 
     def __init__(
         self,
-        wire: WireClient,
-        leaders: PartitionLeaders,
-        ranges: Mapping[TopicPartitionId, OffsetRange],
+        cluster: _Cluster,
+        readings: list[_Reading],
         *,
         deadline_s: float,
-        isolation: Isolation,
         limit_bytes: int | None = None,
-        compacted: "CompactedTopics | None" = None,
     ) -> None:
-        self._wire = wire
-        self._leaders = leaders
-        self._readings = [
-            _Reading(
-                partition,
-                asked.start,
-                asked.end,
-                asked.start,
-                isolation,
-                _Emptiness(compacted or CompactedTopics(wire), partition.topic),
-            )
-            for partition, asked in ranges.items()
-        ]
+        self._cluster, self._readings = cluster, readings
+        self._limit_s, self._limit_bytes = deadline_s, limit_bytes
         self._patience = QuotaPatience()
-        self._limit_bytes = limit_bytes
-        self._limit_s = deadline_s
-        self._deadline = unthrottled_time() + deadline_s
+        self._asked: Sequence[_Asked] = ()
+        self.renew()
 
-    def read(self) -> dict[TopicPartitionId, RawRange]:
-        """Read until every range is complete."""
+    def renew(self) -> None:
+        """Let the time begin anew."""
+        self._deadline = unthrottled_time() + self._limit_s
+
+    @abstractmethod
+    def _send(self, requests: list[_Asked]) -> None:
+        """Ask; what stands against it shows in the answers."""
+
+    @abstractmethod
+    def _answers(self) -> Iterator[tuple[_Asked, _Answered | str]]:
+        """The answers to what was asked and not answered yet, or why there is none."""
+
+    def batches(self) -> Iterator[tuple[_Reading, list[LoadedBatch], int]]:
+        """Batches as they come, and how many bytes the answer has in which they came."""
+        is_asked = False
         while unfinished := [r for r in self._readings if r.position < r.end]:
             if unthrottled_time() >= self._deadline:
-                raise self._late(unfinished[0])
-            if not self._round(unfinished):
-                time.sleep(min(reading.emptiness.pause_s for reading in unfinished))
-            if self._limit_bytes is not None and self._held() > self._limit_bytes:
-                raise RawReadLimitError(limit_bytes=self._limit_bytes)
-        return {
-            r.partition: RawRange(r.start, r.end, r.log_start, tuple(r.batches))
-            for r in self._readings
-        }
+                raise _late(unfinished[0], self._limit_s)
+            is_moving = False
+            if is_asked or self._ask(unfinished):
+                is_asked = False
+                for asked, answer in self._answers():
+                    if not isinstance(answer, str) and answer.is_throttled:
+                        self._take_throttled(asked)
+                        is_moving = True
+                        continue
+                    for reading, of_it, was_first in self._of_partitions(asked, answer):
+                        before = reading.position, reading.isolation
+                        batches = reading.take(of_it, was_first=was_first)
+                        is_moving |= before != (reading.position, reading.isolation)
+                        if self.asks_ahead and batches and reading.corrupt is None:
+                            is_asked = reading.position < reading.end and self._ask([reading])
+                        if batches:
+                            yield reading, batches, len(of_it.records)
+                        if reading.corrupt is not None:
+                            raise reading.corrupt
+            if not is_moving:
+                time.sleep(min(reading.pause_s for reading in unfinished))
 
-    def _held(self) -> int:
-        return sum(reading.held_bytes for reading in self._readings)
+    def _request_s(self) -> float:
+        """How long the next request may take."""
+        remaining_s = self._deadline - unthrottled_time()
+        return max(_LEAST_S, min(self._cluster.wire.timeout_s, remaining_s))
 
-    def _most_bytes(self, requests: int) -> int:
-        """How large each of so many answers may be; the first batch of one comes whole anyway."""
-        if self._limit_bytes is None:
-            return LARGEST_FETCH_BYTES
-        left = (self._limit_bytes - self._held()) // requests
-        return max(1, min(left, LARGEST_FETCH_BYTES))
-
-    def _late(self, reading: _Reading) -> RawReadTimeoutError:
-        return RawReadTimeoutError(
-            partition=str(reading.partition),
-            reached=reading.position,
-            end=reading.end,
-            timeout_s=self._limit_s,
-            reason=reading.reason.rstrip("."),
-        )
-
-    def _remaining_s(self) -> float:
-        return max(_BULK_LEAST_S, min(self._wire.timeout_s, self._deadline - unthrottled_time()))
-
-    def _round(self, unfinished: list[_Reading]) -> bool:
-        """Ask every leader once; whether anything came."""
+    def _ask(self, unfinished: list[_Reading]) -> bool:
+        """Ask the leaders of these; whether there is any."""
         try:
-            led = self._leaders.of(
-                [r.partition for r in unfinished], operation="fetch", timeout_s=self._remaining_s()
+            led = self._cluster.leaders.of(
+                [reading.partition for reading in unfinished],
+                operation="fetch",
+                timeout_s=self._request_s(),
             )
         except ClusterUnavailableError as error:
-            for reading in unfinished:
-                reading.reason = error.reason
+            self._try_later(unfinished, error.reason)
             return False
         requests: dict[tuple[int, Isolation], list[_Reading]] = {}
-        for reading in sorted(unfinished, key=lambda r: r.served):
-            reading.served = False
+        for reading in sorted(unfinished, key=lambda reading: reading.was_served):
+            reading.was_served = False
             leader = led.get(reading.partition)
             if leader is None:
-                reading.reason = "no leader"
-                self._leaders.forget(reading.partition)
+                self._try_later([reading], "no leader")
             else:
                 requests.setdefault((leader, reading.isolation), []).append(reading)
-        most = self._most_bytes(len(requests)) if requests else 0
-        if len(requests) > 1:
-            with ThreadPoolExecutor(len(requests)) as pool:
-                asked = requests.items(), repeat(most), repeat(throttled_s())
-                count_throttled(max(pool.map(self._ask_beside, *asked)))
-        elif requests:
-            self._ask(*next(iter(requests.items())), most)
-        return any(reading.served for reading in unfinished)
+        if not requests:
+            return False
+        most = LARGEST_FETCH_BYTES
+        if self._limit_bytes is not None:  # the first batch of an answer comes whole anyway
+            left = self._limit_bytes - sum(reading.held_bytes for reading in self._readings)
+            most = max(1, min(left // len(requests), most))
+        self._send([_Asked(*whom, readings, most) for whom, readings in requests.items()])
+        return True
 
-    def _ask_beside(
-        self,
-        request: tuple[tuple[int, Isolation], list[_Reading]],
-        most_bytes: int,
-        throttled_before_s: float,
-    ) -> float:
-        """Ask in a thread of a pool; for how long it was throttled."""
-        set_throttled(throttled_before_s)
-        self._ask(*request, most_bytes)
-        return throttled_s() - throttled_before_s
-
-    def _ask(self, whom: tuple[int, Isolation], readings: list[_Reading], most_bytes: int) -> None:
-        leader, isolation = whom
-        request = fetch_request(
-            [r.wanted for r in readings], max_bytes=most_bytes, isolation=isolation
-        )
-        try:
-            response = self._wire.request(
-                lambda: request,
-                operation="fetch",
-                node=leader,
-                timeout_s=self._remaining_s(),
-                retry=False,
-            )
-        except ClusterUnavailableError as error:
-            self._try_later(readings, error.reason)
+    def _of_partitions(
+        self, asked: _Asked, answer: _Answered | str
+    ) -> Iterator[tuple[_Reading, Any, bool]]:
+        """What is said of partitions without an error, and whether nothing was served before."""
+        if isinstance(answer, str):
+            self._try_later(asked.readings, answer)
             return
-        if response.error_code:
-            self._judge_error(response.error_code, readings[0])
-            self._try_later(readings, error_name(response.error_code))
-            return
-        if response.throttle_time_ms > 0 and not response.responses:
-            self._take_throttled(readings)
+        if answer.error_code:
+            self._judge_error(answer.error_code, asked.readings[0])
+            self._try_later(asked.readings, error_name(answer.error_code))
             return
         self._patience.served()
-        unmentioned = {reading.partition: reading for reading in readings}
-        # a throttled broker answers without records
-        was_first = not response.throttle_time_ms
-        for topic in response.responses or ():
-            for answer in topic.partitions or ():
-                reading = unmentioned.pop(
-                    TopicPartitionId(topic.topic, answer.partition_index), None
-                )
-                if reading is None:
-                    continue
-                if answer.error_code:
-                    self._judge_error(answer.error_code, reading)
-                else:
-                    reading.take(answer, was_first=was_first)
-                    was_first = was_first and not answer.records
+        unmentioned = {reading.partition: reading for reading in asked.readings}
+        was_first = not answer.throttle_time_ms  # a throttled broker answers without records
+        for partition, of_it in answer.partitions:
+            reading = unmentioned.pop(partition, None)
+            if reading is None:
+                continue
+            if of_it.error_code:
+                self._judge_error(of_it.error_code, reading)
+                continue
+            yield reading, of_it, was_first
+            was_first = was_first and not of_it.records
         self._try_later(unmentioned.values(), "an answer that does not mention the partition")
 
-    def _take_throttled(self, readings: Iterable[_Reading]) -> None:
+    def _take_throttled(self, asked: _Asked) -> None:
         """Take an answer that a quota has emptied: neither a stall nor the end of a log."""
-        for reading in readings:
-            reading.reason = QUOTA_REASON
-            reading.emptiness.end()
+        for reading in asked.readings:
+            reading.fail(QUOTA_REASON, has_answer=True)
             if self._patience.is_exhausted():
-                raise self._late(reading)
+                raise _late(reading, QUOTA_PATIENCE_S)
 
     def _judge_error(self, code: int, reading: _Reading) -> None:
-        raise_lasting(
-            code, reading.wanted, self._wire, self._leaders, timeout_s=self._remaining_s()
-        )
+        wire, leaders = self._cluster.wire, self._cluster.leaders
+        raise_lasting(code, reading.wanted, wire, leaders, timeout_s=self._request_s())
         self._try_later([reading], error_name(code))
 
     def _try_later(self, readings: Iterable[_Reading], reason: str) -> None:
         for reading in readings:
-            reading.reason = reason
-            reading.emptiness.end()
-            self._leaders.forget(reading.partition)
+            reading.fail(reason)
+            self._cluster.leaders.forget(reading.partition)
 
 
-_RETRY_S = 0.05
-_LEAST_S = 0.001
+def _late(reading: _Reading, limit_s: float) -> RawReadTimeoutError:
+    return RawReadTimeoutError(
+        partition=str(reading.partition),
+        reached=reading.position,
+        end=reading.end,
+        timeout_s=limit_s,
+        reason=reading.reason.rstrip("."),
+        answered=reading.has_answer,
+    )
 
 
-@dataclass(slots=True)
-class _Deadline:
-    """When a scan must end, or get on, and what it then says."""
+class _Together(_Fetching):
+    """Many ranges: all leaders are asked at once, each for all that it leads."""
 
-    partition: TopicPartitionId
-    end: int
-    limit_s: float
-    at: float
+    asks_ahead = False
 
-    def renew(self) -> None:
-        self.at = unthrottled_time() + self.limit_s
+    def _send(self, requests: list[_Asked]) -> None:
+        self._asked = requests
 
-    def remaining_s(self) -> float:
-        return self.at - unthrottled_time()
+    def _answers(self) -> Iterator[tuple[_Asked, _Answered | str]]:
+        asked, self._asked = self._asked, ()
+        if len(asked) == 1:
+            yield asked[0], self._answer(asked[0])
+            return
+        with ThreadPoolExecutor(len(asked)) as pool:
+            answers = [*pool.map(self._answer_beside, asked, repeat(throttled_s()))]
+        count_throttled(max(waited_s for _, waited_s in answers))
+        for one, (answer, _) in zip(asked, answers, strict=True):
+            yield one, answer
 
-    def check(self, reached: int, reason: str, *, answered: bool = False) -> None:
-        if unthrottled_time() >= self.at:
-            raise RawReadTimeoutError(
-                partition=str(self.partition),
-                reached=reached,
-                end=self.end,
-                timeout_s=self.limit_s,
-                reason=reason.rstrip("."),
-                answered=answered,
+    def _answer_beside(
+        self, asked: _Asked, throttled_before_s: float
+    ) -> tuple[_Answered | str, float]:
+        """The answer, in a thread of a pool, and for how long it was throttled."""
+        set_throttled(throttled_before_s)
+        return self._answer(asked), throttled_s() - throttled_before_s
+
+    def _answer(self, asked: _Asked) -> _Answered | str:
+        wanted = [reading.wanted for reading in asked.readings]
+        request = fetch_request(wanted, max_bytes=asked.max_bytes, isolation=asked.isolation)
+        try:
+            response = self._cluster.wire.request(
+                lambda: request,
+                operation="fetch",
+                node=asked.node,
+                timeout_s=self._request_s(),
+                retry=False,
             )
+        except ClusterUnavailableError as error:
+            return error.reason
+        topics = response.responses or ()
+        return _Answered(
+            response.throttle_time_ms,
+            response.error_code,
+            response.throttle_time_ms > 0 and not topics,
+            [
+                (TopicPartitionId(topic.topic, answer.partition_index), answer)
+                for topic in topics
+                for answer in topic.partitions or ()
+            ],
+        )
 
 
-class _Fetching:
-    """One partition, fetched from its leader, whoever that is by now."""
+class _Ahead(_Fetching):
+    """One range, of which the next records are on their way while the last ones are worked with."""
 
-    def __init__(
-        self,
-        wire: WireClient,
-        leaders: PartitionLeaders,
-        channels: Channels,
-        deadline: _Deadline,
-        throttle: Throttle | None,
-        emptiness: _Emptiness,
-    ) -> None:
-        self._wire, self._leaders, self._channels = wire, leaders, channels
-        self._deadline, self._throttle, self._emptiness = deadline, throttle, emptiness
-        self._patience = QuotaPatience()
-        self._mute_ms = 0
-        """For how long the broker reads nothing more, since its last answer."""
-        self._unpaid: tuple[int, int] | None = None
-        """Bytes of the last answer, and the broker they came from."""
-        self._node: int | None = None
-        """The broker that has been asked and has not answered yet."""
+    asks_ahead = True
+    throttle: Throttle | None = None
+    _failure = ""
+    _mute_ms = 0
+    """For how long the broker reads nothing more, since its last answer."""
+    _unpaid: tuple[int, int] | None = None
+    """Bytes of the last answer, and the broker they came from."""
 
-    def ask(self, position: int, size: int, isolation: Isolation) -> None:
-        """Ask for the next answer; what stands against it shows when it is waited for."""
-        with contextlib.suppress(OSError, ClusterUnavailableError):
-            self._ask(position, size, isolation)
+    def close(self) -> None:
+        """Leave unread what was asked for; the connections are of use for the next range."""
+        self._leave()
+        self._pay()
 
-    def answer(self, position: int, size: int, isolation: Isolation) -> FetchAnswer:
-        """The next answer, asked for unless it is on its way."""
-        deadline, partition, reason = self._deadline, self._deadline.partition, "no leader"
-        while True:
-            deadline.check(position, reason)
-            try:
-                if self._node is not None or self._ask(position, size, isolation):
-                    answer = self._received()
-                    if answer.is_throttled:
-                        self._take_throttled(position)
-                        continue
-                    self._patience.served()
-                    if answer.error_code == 0:
-                        return answer
-                    raise_lasting(
-                        answer.error_code,
-                        Wanted(partition, position, size),
-                        self._wire,
-                        self._leaders,
-                        timeout_s=max(_LEAST_S, deadline.remaining_s()),
-                    )
-                    reason = error_name(answer.error_code)
-            except OSError as error:
-                reason = str(error)
-            except ClusterUnavailableError as error:
-                reason = error.reason
-            self.leave()
-            self._leaders.forget(partition)
-            time.sleep(_RETRY_S)
+    def _send(self, requests: list[_Asked]) -> None:
+        self._asked, self._failure = requests, ""
+        ((node, isolation, (reading,), _),) = requests
+        self._pay()
+        partition, position, size = reading.wanted
+        self._try(
+            node,
+            lambda channel: send_fetch(
+                channel, partition, position, max_bytes=size, isolation=isolation
+            ),
+        )
 
-    def _take_throttled(self, position: int) -> None:
-        """Take an answer that a quota has emptied: neither a stall nor the end of the log."""
-        self._emptiness.end()
-        if self._patience.is_exhausted():
-            raise RawReadTimeoutError(
-                partition=str(self._deadline.partition),
-                reached=position,
-                end=self._deadline.end,
-                timeout_s=QUOTA_PATIENCE_S,
-                reason=QUOTA_REASON,
-                answered=True,
-            )
+    def _answers(self) -> Iterator[tuple[_Asked, _Answered | str]]:
+        (asked,) = self._asked
+        answer = None if self._failure else self._try(asked.node, receive_fetch)
+        if answer is None:
+            self._leave()
+            yield asked, self._failure
+            return
+        self._asked = ()
+        self._unpaid, self._mute_ms = (len(answer.records), asked.node), answer.throttle_time_ms
+        told = [(asked.readings[0].partition, answer)]
+        yield asked, _Answered(self._mute_ms, 0, answer.is_throttled, told)
 
-    def leave(self) -> None:
-        """Leave unread what was asked for."""
-        if self._node is not None:
-            self._channels.drop(self._node)
-            self._node = None
+    def _try(self, node: int, do: Callable[[Channel], T]) -> T | None:
+        """Do something on the channel to a broker; None where it fails."""
+        limit_s = self._request_s()
+        try:
+            channel = self._cluster.channels.to(node, operation="fetch", timeout_s=limit_s)
+            channel.limit(limit_s)
+            return do(channel)
+        except OSError as error:
+            self._failure = str(error)
+        except ClusterUnavailableError as error:
+            self._failure = error.reason
+        return None
 
-    def _ask(self, position: int, size: int, isolation: Isolation) -> bool:
-        """Whether there is a leader, which is asked then."""
-        self.pay()
-        partition = self._deadline.partition
-        leaders = self._leaders.of([partition], operation="fetch", timeout_s=self._limit_s())
-        node = leaders.get(partition)
-        if node is None:
-            return False
-        channel = self._channels.to(node, operation="fetch", timeout_s=self._limit_s())
-        self._node = node
-        send_fetch(channel, partition, position, max_bytes=size, isolation=isolation)
-        return True
+    def _leave(self) -> None:
+        for asked in self._asked:
+            self._cluster.channels.drop(asked.node)
+        self._asked = ()
 
-    def _received(self) -> FetchAnswer:
-        node = self._node
-        assert node is not None  # noqa: S101 (it was asked)
-        channel = self._channels.to(node, operation="fetch", timeout_s=self._limit_s())
-        channel.limit(self._limit_s())
-        answer = receive_fetch(channel)
-        self._node = None
-        self._unpaid = len(answer.records), node
-        self._mute_ms = answer.throttle_time_ms
-        return answer
-
-    def pay(self) -> None:
+    def _pay(self) -> None:
         """Wait until there is time for the next answer; that is no lack of progress."""
         wait_throttle_time(self._mute_ms)
         self._mute_ms = 0
-        if self._throttle is not None and self._unpaid is not None:
-            self._throttle.wait(*self._unpaid)
+        if self.throttle is not None and self._unpaid is not None:
+            self.throttle.wait(*self._unpaid)
         self._unpaid = None
-
-    def _limit_s(self) -> float:
-        return max(_LEAST_S, min(self._wire.timeout_s, self._deadline.remaining_s()))
 
 
 class RawLogReader(Closing):
@@ -688,20 +639,18 @@ class RawLogReader(Closing):
         if shared is None:
             wire = WireClient(connection, timeout_s=connection.request_timeout_seconds)
             shared = wire, PartitionLeaders(wire)
-        self._wire, self._leaders = shared
-        self._channels = Channels(self._wire, timeout_s=self._wire.timeout_s)
-        self._compacted = CompactedTopics(self._wire)
+        self._cluster = _Cluster(*shared)
 
     @property
     def bootstrap_servers(self) -> str:
         """The cluster."""
-        return self._wire.bootstrap_servers
+        return self._cluster.wire.bootstrap_servers
 
     def close(self) -> None:
         """Close all connections but those that are shared with a `KafkaCluster`."""
-        self._channels.close()
+        self._cluster.channels.close()
         if self._owns_wire:
-            self._wire.close()
+            self._cluster.wire.close()
 
     def scan(
         self,
@@ -741,60 +690,20 @@ class RawLogReader(Closing):
 
         The next ones are on their way meanwhile. The bytes are overwritten when they are asked for.
         """
-        deadline = _Deadline(partition, end, deadline_s, unthrottled_time() + deadline_s)
         largest = LARGEST_FETCH_BYTES
         if self._throttle is not None:
             largest = min(largest, self._throttle.most_at_once)
-        position, size = start, min(FIRST_FETCH_BYTES, largest)
         isolation = Isolation.READ_COMMITTED
-        emptiness = _Emptiness(self._compacted, partition.topic)
-        fetching = _Fetching(
-            self._wire, self._leaders, self._channels, deadline, self._throttle, emptiness
-        )
+        reading = _Reading(self._cluster, partition, start, end, isolation, largest)
+        fetching = _Ahead(self._cluster, [reading], deadline_s=deadline_s)
+        fetching.throttle = self._throttle
         try:
-            while position < end:
-                answer = fetching.answer(position, size, isolation)
-                batches, corrupt = _whole_batches(answer, partition, isolation, position)
-                if batches:
-                    before, position = position, max(position, batches[-1].header.last_offset + 1)
-                    # What lies behind the end is fetched for nothing.
-                    wanted = len(answer.records) / (position - before) * (end - position)
-                    size = min(2 * size, largest, FIRST_FETCH_BYTES + int(wanted))
-                    emptiness.end()
-                    if position < end and corrupt is None:
-                        fetching.ask(position, size, isolation)
-                    yield [
-                        batch
-                        for batch in batches
-                        if batch.header.last_offset >= start and batch.header.base_offset < end
-                    ]
-                    if by_progress:
-                        deadline.renew()
-                if corrupt is not None and position < end:
-                    if corrupt.offset >= end:
-                        return
-                    raise corrupt
-                if batches:
-                    continue
-                is_committed = isolation is Isolation.READ_COMMITTED
-                if is_committed and position >= answer.last_stable_offset:
-                    # what lies from here on was undecided just now
-                    isolation = Isolation.READ_UNCOMMITTED
-                    continue
-                if answer.high_watermark < end:
-                    emptiness.end()
-                elif emptiness.lasts():
-                    # nothing is left below the end: compaction may empty even a log's tail
-                    if not is_committed or answer.last_stable_offset >= end:
-                        return
-                    isolation = Isolation.READ_UNCOMMITTED
-                    continue
-                time.sleep(emptiness.pause_s)
-                reason = nothing_came(answer.high_watermark, end)
-                deadline.check(position, reason, answered=answer.high_watermark >= end)
+            for _, batches, _ in fetching.batches():
+                yield batches
+                if by_progress:
+                    fetching.renew()
         finally:
-            fetching.leave()
-            fetching.pay()
+            fetching.close()
 
     def read(
         self,
@@ -803,10 +712,12 @@ class RawLogReader(Closing):
         deadline_s: float,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         limit_bytes: int | None = None,
-    ) -> dict[TopicPartitionId, RawRange]:
-        """Every batch of these ranges with its bytes, one request per leader and round.
+    ) -> dict[TopicPartitionId, tuple[LoadedBatch, ...]]:
+        """Every batch that holds an offset of these ranges with its bytes, in offset order.
 
-        Keys come in the order of `ranges`; an empty range costs no request. With READ_UNCOMMITTED
+        One request per leader and round. The first and last batch may reach beyond their range;
+        offsets in no batch are not in the log. Keys come in the order of `ranges`;
+        an empty range costs no request. With READ_UNCOMMITTED
         `aborted` is None for all data of transactions; with READ_COMMITTED it is as `scan` gives
         it, at the price of one more request where a range reaches beyond the last stable offset.
         Waits for an end that is not yet replicated. The batches keep the answers they came in
@@ -814,13 +725,54 @@ class RawLogReader(Closing):
         all ranges together, and one batch for each leader: what would not fit is not asked for.
         Raises what `scan` raises, and RawReadLimitError.
         """
-        bulk = BulkReader(
-            self._wire,
-            self._leaders,
-            ranges,
-            deadline_s=deadline_s,
-            isolation=isolation,
-            compacted=self._compacted,
-            limit_bytes=limit_bytes,
+        readings = [
+            _Reading(
+                self._cluster, partition, asked.start, asked.end, isolation, LARGEST_FETCH_BYTES
+            )
+            for partition, asked in ranges.items()
+        ]
+        fetching = _Together(
+            self._cluster, readings, deadline_s=deadline_s, limit_bytes=limit_bytes
         )
-        return bulk.read()
+        for reading, batches, answered in fetching.batches():
+            reading.hold(batches, answered)
+            held = sum(one.held_bytes for one in readings)
+            if limit_bytes is not None and held > limit_bytes:
+                raise RawReadLimitError(limit_bytes=limit_bytes)
+        return {reading.partition: tuple(reading.held) for reading in readings}
+
+    def newest(
+        self,
+        partitions: Iterable[TopicPartitionId],
+        lookback_s: float | None,
+        *,
+        deadline_s: float,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartitionId, OffsetRange]:
+        """The offsets of the newest `lookback_s` of each partition, or (None) all that it holds.
+
+        Counted back from the newest record: brokers stamp it, as they do those that are looked for,
+        so that a wrong clock here does no harm. `timeout_s` is that of each other request. Raises
+        what `read` raises.
+        """
+
+        def offsets(wanted: Mapping[TopicPartitionId, int]) -> dict[TopicPartitionId, int]:
+            return list_offsets(
+                self._cluster.wire, self._cluster.leaders, wanted, timeout_s=timeout_s
+            )
+
+        starts = offsets(dict.fromkeys(partitions, EARLIEST))
+        ends = offsets(dict.fromkeys(starts, LATEST))
+        if lookback_s is None:
+            return {p: OffsetRange(start, ends[p]) for p, start in starts.items()}
+        newest = self.read(
+            {p: OffsetRange(max(start, ends[p] - 1), ends[p]) for p, start in starts.items()},
+            deadline_s=deadline_s,
+        )
+        times = {
+            p: batches[-1].header.max_timestamp - round(lookback_s * 1000)
+            for p, batches in newest.items()
+            if batches
+        }
+        found = offsets(times)
+        return {p: OffsetRange(max(start, found.get(p, 0)), ends[p]) for p, start in starts.items()}

@@ -26,11 +26,9 @@ from kstreams_assets.closing import Closing
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ClusterUnavailableError,
-    ForeignRecordsError,
     KafkaRequestError,
     KStreamsAssetsError,
     OvertakenError,
-    ProduceRefusedError,
 )
 from kstreams_assets.kafka.channel import Channel, Channels, receive_produce, send_produce
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -133,8 +131,8 @@ class RecordWriter(Closing):
         is acknowledged comes in order; the end of the iterator is the end of the writing.
 
         Raises:
-            ProduceRefusedError: The broker refused a record; names it. None behind it is written.
-            ForeignRecordsError: A record got another offset: somebody else writes the partition.
+            KStreamsAssetsError: The broker refused a record; names it. None behind it is written.
+                A record got another offset: somebody else writes the partition.
             OvertakenError: A writer with the same producer id does.
             ClusterUnavailableError: Nothing was acknowledged for too long.
             TopicNotFoundError, AuthorizationFailedError (WRITE), AuthenticationFailedError.
@@ -334,9 +332,9 @@ class _Writing:
         self._sent.popleft()
         # A batch sent twice may be confirmed without its offset.
         if answer.base_offset not in (batch.target, _UNKNOWN):
-            raise ForeignRecordsError(
-                partition=str(self._partition),
-                problem=f"the record with source offset {batch.sources[0]} got offset"
+            raise foreign_records(
+                self._partition,
+                f"the record with source offset {batch.sources[0]} got offset"
                 f" {answer.base_offset} instead of {batch.target}",
             )
         if answer.throttle_time_ms:  # as KIP-219 has it: what is sent now waits there
@@ -351,12 +349,24 @@ class _Writing:
         error = client_errors.for_code(code)
         if not 0 <= index < len(batch.sources):
             index = _culprit(code, batch)
-        return ProduceRefusedError(
-            partition=str(self._partition),
-            source_offset=int(batch.sources[index]),
-            reason=str(getattr(error, "message", error.__name__)),
-            detail=message or str(getattr(error, "description", "no reason given")),
+        reason = str(getattr(error, "message", error.__name__))
+        detail = message or str(getattr(error, "description", "no reason given"))
+        return KStreamsAssetsError(
+            f"{self._partition} did not take the record with source offset {batch.sources[index]}:"
+            f" {reason} ({detail.rstrip('.')}).",
+            remedy="Change the topic's configs (max.message.bytes, message.timestamp.*, or"
+            " cleanup.policy if a record has no key) or the rights of this user accordingly and run"
+            " the restore again; it goes on there.",
         )
+
+
+def foreign_records(partition: TopicPartitionId, problem: str) -> KStreamsAssetsError:
+    """The error for a partition that does not end where this restore alone would have left it."""
+    return KStreamsAssetsError(
+        f"{partition} is not written by this restore alone: {problem}.",
+        remedy="Stop whatever else writes it, delete the target topics of this restore and run"
+        " it again.",
+    )
 
 
 def _culprit(code: int, batch: _Sent) -> int:

@@ -1,39 +1,40 @@
 """How to reach the schema registry of an application, and what is asked of it."""
 
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from http.client import responses
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from kstreams_assets.errors import (
-    ConfigurationError,
-    RegistryError,
-    SchemaNotFoundError,
-)
-from kstreams_assets.kafka.secret import MASK, Secret
+from kstreams_assets.block import Block
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, SchemaNotFoundError
+from kstreams_assets.kafka.clients import tame_client_logs
+from kstreams_assets.kafka.connection import require_seconds
+from kstreams_assets.secret import MASK, Secret
 
-if TYPE_CHECKING:  # at run time where a registry is asked: its import is a tenth of a command
-    import requests
+if TYPE_CHECKING:  # at run time where a registry is asked: its import takes 0.2 s
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-_FOR_EVER_S = 86_400.0
-_PAGE = 500
-_LIST = "the list of schemas"
+_PAGE: Final = 500
+_LIST: Final = "the list of schemas"
+_CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""As other clients of HTTP in Python read them; SSL_CERT_FILE and SSL_CERT_DIR hold, too."""
 _T = TypeVar("_T")
 
 
-class RegistryConnection(BaseModel):
+class RegistryConnection(Block):
     """How to reach one schema registry (Confluent's REST interface).
 
     Secrets are named, not held (see `Secret`). Raises ConfigurationError for settings that
     contradict one another, pydantic's ValidationError for unknown keys and wrong types.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: str = Field(description="Base address, http or https, without credentials.")
     username: Secret | None = Field(default=None, description="User name of HTTP basic auth.")
@@ -62,12 +63,7 @@ class RegistryConnection(BaseModel):
     @field_validator("request_timeout_seconds")
     @classmethod
     def _check_timeout(cls, value: float) -> float:
-        if not 0 < value < _FOR_EVER_S:
-            raise ConfigurationError(
-                f"schema_registry.request_timeout_seconds is {value:g}.",
-                remedy="Give a number of seconds above 0, at most a day.",
-            )
-        return value
+        return require_seconds("schema_registry.request_timeout_seconds", value)
 
     @model_validator(mode="after")
     def _check(self) -> "RegistryConnection":
@@ -93,7 +89,7 @@ def _problem_of_url(value: str) -> str | None:
         parts = urlsplit(value)
         port_is_fine = parts.port is None or parts.port > 0
     except ValueError:
-        return "is no address"
+        return "is not an address"
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
         return "is not an http or https address"
     if parts.username is not None or parts.password is not None:
@@ -125,31 +121,32 @@ class RegistryEntry:
 class RegistryClient:
     """Reads schemas from a registry; a context manager.
 
-    Its methods raise RegistryError, SchemaNotFoundError and
+    Its methods raise KStreamsAssetsError, SchemaNotFoundError and
     SecretNotFoundError.
     """
 
     def __init__(self, connection: RegistryConnection) -> None:
-        import requests
-        from requests.auth import HTTPBasicAuth
-
         self._connection = connection
-        self._session = requests.Session()
-        self._session.headers["Accept"] = "application/vnd.schemaregistry.v1+json, application/json"
-        username, password = connection.username, connection.password
-        if username is not None and password is not None:
-            self._session.auth = HTTPBasicAuth(
-                username.resolve("schema_registry.username").encode(),
-                password.resolve("schema_registry.password").encode(),
-            )
-        else:
-            self._session.auth = _no_auth  # else a .netrc of the user would be read
+        self._settings: dict[str, Any] = {
+            "url": connection.url,
+            "timeout": connection.request_timeout_seconds,
+            "max.retries": 0,
+        }
+        variables = (os.environ.get(name) for name in _CA_VARIABLES)
+        authorities = connection.ssl_ca_location or next(filter(None, variables), None)
+        if authorities is not None:
+            self._settings["ssl.ca.location"] = authorities
+        if connection.username is not None and connection.password is not None:
+            username = connection.username.resolve("schema_registry.username")
+            password = connection.password.resolve("schema_registry.password")
+            self._settings["basic.auth.user.info"] = f"{username}:{password}"
 
     def __enter__(self) -> "RegistryClient":
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._session.close()
+        if "_client" in self.__dict__:
+            self._client.close()
 
     def entries(self) -> Iterator[RegistryEntry]:
         """Every version of every subject, soft-deleted ones too; a schema may come twice.
@@ -164,27 +161,46 @@ class RegistryClient:
         seen = 0
         while page:
             seen += len(page)
-            yield from self._checked(partial(self._of_this_context, page), _LIST)
+            yield from (_entry(item) for item in page if not self._is_foreign(item))
             page = self._page(seen)
 
     def entry(self, schema_id: int) -> RegistryEntry:
         """The schema with an id."""
-        asked = f"schema {schema_id}"
-        found = self._get(f"/schemas/ids/{schema_id}", asked=asked)
-        return self._checked(lambda: _entry({**found, "id": schema_id}), asked)
+        return self._ask(
+            f"schema {schema_id}",
+            lambda client: _entry({**client.get_schema(schema_id).to_dict(), "id": schema_id}),
+        )
 
     def version(self, subject: str, version: int) -> RegistryEntry:
         """One version of a subject, also a soft-deleted one."""
-        asked = f"version {version} of subject {subject}"
-        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-        found = self._get(path, asked=asked, deleted="true")
-        return self._checked(lambda: _entry(found), asked)
+        return self._ask(
+            f"version {version} of subject {subject}",
+            lambda client: _entry(client.get_version(subject, version, deleted=True).to_dict()),
+        )
 
-    def _page(self, offset: int) -> list[Any]:
-        return self._get("/schemas", asked=_LIST, deleted="true", offset=offset, limit=_PAGE)
+    @cached_property
+    def _client(self) -> "SchemaRegistryClient":
+        from confluent_kafka.schema_registry import SchemaRegistryClient
 
-    def _of_this_context(self, page: Iterable[Mapping[str, Any]]) -> list[RegistryEntry]:
-        return [_entry(item) for item in page if not self._is_foreign(item)]
+        tame_client_logs()
+        client = SchemaRegistryClient(self._settings)
+        client._rest_client.session.follow_redirects = True  # noqa: SLF001
+        return client
+
+    def _page(self, offset: int) -> list[Mapping[str, Any]]:
+        """Some of all schemas: the client has no method that lists them.
+
+        Asked subject by subject, 1,000 subjects would be 2,001 requests in place of 3.
+        """
+        query = {"deleted": "true", "offset": offset, "limit": _PAGE}
+
+        def read(client: "SchemaRegistryClient") -> list[Mapping[str, Any]]:
+            page = client._rest_client.get("schemas", query)  # noqa: SLF001
+            for item in page:
+                _entry(item)  # or it is no list of schemas
+            return page
+
+        return self._ask(_LIST, read)
 
     def _is_foreign(self, item: Mapping[str, Any]) -> bool:
         """Ids of other contexts than that of the address mean other schemas."""
@@ -192,64 +208,63 @@ class RegistryClient:
         return subject.startswith(":.") and "/contexts/" not in self._connection.url
 
     def _entries_by_subject(self) -> Iterator[RegistryEntry]:
-        subjects = self._get("/subjects", asked="the list of subjects", deleted="true")
-        for subject in self._checked(partial(_texts, subjects), "the list of subjects"):
-            path = f"/subjects/{quote(subject, safe='')}/versions"
+        subjects = self._ask(
+            "the list of subjects",
+            lambda client: [str(subject) for subject in client.get_subjects(deleted=True)],
+        )
+        for subject in subjects:
             try:
-                versions = self._get(path, asked=f"versions of subject {subject}", deleted="true")
-                found = [self.version(subject, number) for number in versions]
+                versions = self._ask(
+                    f"versions of subject {subject}",
+                    lambda client, subject=subject: [
+                        int(version) for version in client.get_versions(subject, deleted=True)
+                    ],
+                )
+                entries = [self.version(subject, number) for number in versions]
             except SchemaNotFoundError:
                 continue  # deleted since the list was made
-            yield from found
+            yield from entries
 
-    def _get(self, path: str, *, asked: str, **query: str | int) -> Any:  # noqa: ANN401 (JSON)
-        import requests
+    def _ask(self, asked: str, read: Callable[["SchemaRegistryClient"], _T]) -> _T:
+        """The answer of the registry, once; its errors name `asked`."""
+        import httpx2
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         connection = self._connection
         try:
-            response = self._session.get(
-                connection.url + path,
-                params=query,
-                timeout=connection.request_timeout_seconds,
-                verify=connection.ssl_ca_location or True,
-            )
-        except (requests.RequestException, OSError) as error:
-            # OSError: the file of CA certificates is not there.
+            return read(self._client)
+        except SchemaRegistryError as error:
+            raise self._refused(asked, error.http_status_code, _message(error)) from None
+        except httpx2.TimeoutException:
+            raise self._unavailable(asked, "no answer in time") from None
+        except httpx2.HTTPError as error:
             raise self._unavailable(asked, connection.scrub(_reason(error))) from None
-        if response.ok:
-            return self._checked(response.json, asked)
-        reason = connection.scrub(_message(response))
-        if response.status_code == HTTPStatus.NOT_FOUND:
-            raise SchemaNotFoundError(url=connection.url, asked=asked, reason=reason)
-        if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise self._unavailable(asked, f"HTTP {response.status_code}, {reason}")
-        raise RegistryError(
-            f"The schema registry at {connection.url} refused {asked}: HTTP"
-            f" {response.status_code}, {reason}.",
+        except OSError as error:  # before a connection: the file of CA certificates is not there
+            place = self._settings.get("ssl.ca.location")
+            reason = f"{place}: {error.strerror or _reason(error)}"
+            raise self._unavailable(asked, reason) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._unavailable(asked, "the answer is not that of a schema registry") from error
+
+    def _refused(self, asked: str, status: int, message: str) -> KStreamsAssetsError:
+        reason = self._connection.scrub(message)
+        if status == HTTPStatus.NOT_FOUND:
+            return SchemaNotFoundError(url=self._connection.url, asked=asked, reason=reason)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return self._unavailable(asked, f"HTTP {status}, {reason}")
+        return KStreamsAssetsError(
+            f"The schema registry at {self._connection.url} refused {asked}: HTTP"
+            f" {status}, {reason}.",
             remedy="Check user name and password of schema_registry and their right to read"
             " schemas.",
         )
 
-    def _checked(self, read: Callable[[], _T], asked: str) -> _T:
-        try:
-            return read()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._unavailable(asked, "the answer is not that of a schema registry") from error
-
-    def _unavailable(self, asked: str, reason: str) -> RegistryError:
-        return RegistryError(
+    def _unavailable(self, asked: str, reason: str) -> KStreamsAssetsError:
+        return KStreamsAssetsError(
             f"The schema registry at {self._connection.url} did not give {asked}: {reason}.",
             remedy="Check that it runs, its address and its certificate, then try again; schemas"
             " that are stored in the warehouse are read without it.",
         )
-
-
-def _no_auth(request: "requests.PreparedRequest") -> "requests.PreparedRequest":
-    return request
-
-
-def _texts(values: Iterable[object]) -> list[str]:
-    return [str(value) for value in values]
 
 
 def _entry(item: Mapping[str, Any]) -> RegistryEntry:
@@ -265,19 +280,14 @@ def _entry(item: Mapping[str, Any]) -> RegistryEntry:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong in few words: the innermost cause, without addresses of objects."""
-    import requests
-
-    if isinstance(error, requests.Timeout):
-        return "no answer in time"
+    """The innermost cause in few words, without addresses of objects."""
     text = str(error)
     cause = re.search(r"(\[Errno [^\]]*\] [^'\")]+|certificate verify failed[^'\")(]*)", text)
     return (cause.group(1) if cause else f"{type(error).__name__}: {text}"[:300]).strip(" .")
 
 
-def _message(response: "requests.Response") -> str:
-    try:
-        body = response.json()
-        return f"{body['message']} (error {body['error_code']})".strip(" .")
-    except (ValueError, KeyError, TypeError):
-        return str(response.reason or "no reason given")
+def _message(error: "SchemaRegistryError") -> str:
+    """The words of the registry; of another server only what its status means."""
+    if error.error_code in (None, error.UNKNOWN):
+        return responses.get(error.http_status_code, "no reason given")
+    return f"{error.error_message} (error {error.error_code})".strip(" .")

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+CLIENT_ID: Final = "kstreams-assets"
+"""What brokers call us, in their logs and quotas."""
 _FREE_AT: Final = struct.Struct("d")
 _CREDIT_S: Final = 1.0
 """So much of the time in which nothing was moved may be made up for."""
@@ -101,8 +103,6 @@ _report = _QuotaReport()
 def report_quota(throttle_time_ms: int) -> None:
     """Log, once a minute, that brokers delay answers because of a quota."""
     if throttle_time_ms > 0 and _report.is_due(throttle_time_ms / 1000):
-        from kstreams_assets.kafka.wire import CLIENT_ID
-
         _log.warning(
             "A quota of the cluster delays answers to client %s, now by %.1f s. Backups and"
             " restores wait meanwhile. To make them faster, raise consumer_byte_rate,"

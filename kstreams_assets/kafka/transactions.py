@@ -3,38 +3,32 @@
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import kafka.errors as client_errors
-from kafka.protocol.admin.transactions import (
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ClusterUnavailableError,
-    CoordinatorRecordError,
-    CorruptBatchError,
     KafkaRequestError,
-    OffsetOutOfRangeError,
     RawReadLimitError,
-    RawReadTimeoutError,
     TopicNotFoundError,
 )
 from kstreams_assets.kafka.coordinator_log import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
     coordinator_partition,
-    transaction_state,
+    transaction_states,
 )
-from kstreams_assets.kafka.leaders import EARLIEST, LATEST, Requests, list_offsets
-from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.leaders import Requests
+from kstreams_assets.kafka.raw_log import UNREADABLE, RawLogReader
 from kstreams_assets.kafka.throttle import unthrottled_time
 from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 
 _OPERATION = "transactional_topics"
 _LIST = "transactional_ids"
@@ -43,17 +37,8 @@ _WRITTEN = "written_topics"
 _LOG_BYTES = 64 * 1024**2
 _SHORTER_S = (86_400.0, 3_600.0, 300.0, 30.0)
 """Where the log of the coordinators is too long to be read, less of it is."""
-_UNREADABLE = (
-    AuthorizationFailedError,
-    ClusterUnavailableError,
-    CoordinatorRecordError,
-    CorruptBatchError,
-    KafkaRequestError,
-    OffsetOutOfRangeError,
-    RawReadLimitError,
-    RawReadTimeoutError,
-    TopicNotFoundError,
-)
+_HIDDEN = (ClusterUnavailableError, TopicNotFoundError, *UNREADABLE)
+"""Why a log is not read."""
 ONGOING = "Ongoing"
 """Kafka's word for the state of an open transaction whose end nobody has asked for."""
 _RETRY_S = 0.1
@@ -284,7 +269,7 @@ class TransactionRequests(Requests):
             try:
                 found = self._in_log(frozenset(ids), sorted(parts), reader, lookback_s, timeout_s)
                 return TransactionalTopics(found - {CONSUMER_OFFSETS}, tuple(sorted(ids)))
-            except _UNREADABLE as error:
+            except _HIDDEN as error:
                 why = error.problem.rstrip(".")
         try:
             opened = {t.topic for one in _described(self._wire, ids, _WRITTEN) for t in one.topics}
@@ -301,15 +286,9 @@ class TransactionRequests(Requests):
         timeout_s: float,
     ) -> frozenset[str]:
         """Topics in the states of these ids that the coordinators' log holds."""
-
-        def offsets(wanted: Mapping[TopicPartitionId, int]) -> dict[TopicPartitionId, int]:
-            return list_offsets(self._wire, self._leaders, wanted, timeout_s=timeout_s)
-
-        starts = offsets(dict.fromkeys(partitions, EARLIEST))
-        ends = offsets(dict.fromkeys(partitions, LATEST))
         try:
-            raw = reader.read(
-                self._range(offsets, reader, starts, ends, lookback_s, timeout_s),
+            read = reader.read(
+                reader.newest(partitions, lookback_s, deadline_s=timeout_s, timeout_s=timeout_s),
                 deadline_s=timeout_s,
                 limit_bytes=_LOG_BYTES,
             )
@@ -318,40 +297,5 @@ class TransactionRequests(Requests):
             if shorter is None:
                 raise
             return self._in_log(ids, partitions, reader, shorter, timeout_s)
-        states = (
-            transaction_state(record)
-            for one in raw.values()
-            for batch in one.batches
-            if not batch.header.is_control
-            for record in batch.records()
-        )
-        return frozenset(
-            partition.topic
-            for state in states
-            if state is not None and state.transactional_id in ids
-            for partition in state.partitions
-        )
-
-    def _range(
-        self,
-        offsets: Callable[[Mapping[TopicPartitionId, int]], Mapping[TopicPartitionId, int]],
-        reader: RawLogReader,
-        starts: Mapping[TopicPartitionId, int],
-        ends: Mapping[TopicPartitionId, int],
-        lookback_s: float | None,
-        timeout_s: float,
-    ) -> dict[TopicPartitionId, OffsetRange]:
-        """What of the log is read, counted back from the newest record: brokers stamp it."""
-        whole = {p: OffsetRange(starts[p], ends[p]) for p in starts if starts[p] < ends[p]}
-        if lookback_s is None or not whole:
-            return whole
-        newest = reader.read(
-            {p: OffsetRange(r.end - 1, r.end) for p, r in whole.items()}, deadline_s=timeout_s
-        )
-        times = {
-            p: raw.batches[-1].header.max_timestamp - round(lookback_s * 1000)
-            for p, raw in newest.items()
-            if raw.batches
-        }
-        found = offsets(times) if times else {}
-        return {p: OffsetRange(max(r.start, found.get(p, 0)), r.end) for p, r in whole.items()}
+        states = transaction_states(chain.from_iterable(read.values()), ids)
+        return frozenset(partition.topic for state in states for partition in state.partitions)

@@ -41,11 +41,14 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.clients import tame_client_logs
 from kstreams_assets.kafka.connection import (
     KafkaConnection,
+    MskIamSasl,
     OAuthBearerSasl,
     read_certificates,
     resolve_extras,
 )
+from kstreams_assets.kafka.msk_iam import MskIamTokens
 from kstreams_assets.kafka.throttle import (
+    CLIENT_ID,
     QUOTA_PATIENCE_S,
     count_throttled,
     report_quota,
@@ -120,6 +123,18 @@ class ClientCredentialsTokenProvider(AbstractTokenProvider):
         )
 
 
+class MskIamTokenProvider(AbstractTokenProvider):
+    """Signed tokens, as kafka-python takes them."""
+
+    def __init__(self, tokens: MskIamTokens) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A token that is valid now."""
+        return self._tokens.token()
+
+
 def kafka_python_arguments(connection: KafkaConnection) -> dict[str, Any]:
     """The arguments every kafka-python client of this cluster starts from, secrets in clear.
 
@@ -141,6 +156,11 @@ def kafka_python_arguments(connection: KafkaConnection) -> dict[str, Any]:
             sasl,
             bootstrap_servers=connection.bootstrap_servers,
             timeout_s=connection.request_timeout_seconds,
+        )
+    elif isinstance(sasl, MskIamSasl):
+        arguments["sasl_mechanism"] = "OAUTHBEARER"
+        arguments["sasl_oauth_token_provider"] = MskIamTokenProvider(
+            MskIamTokens(sasl, bootstrap_servers=connection.bootstrap_servers)
         )
     elif sasl is not None:
         arguments["sasl_mechanism"] = sasl.mechanism
@@ -193,12 +213,11 @@ def _unreadable(setting: str, error: ssl.SSLError) -> ConfigurationError:
 
 
 _RETRY_S = 0.1
+_FIRST_ATTEMPT_S = 2.0
 _STOP_MS = 2_000
 _UNMUTED_S = 0.01
 LARGEST_RESPONSE = 2**30
 """One batch may be as large as the broker's message.max.bytes."""
-CLIENT_ID = "kstreams-assets"
-"""What brokers call us, in their logs and quotas."""
 _SASL_REFUSALS = (
     client_errors.SaslAuthenticationFailedError,
     client_errors.UnsupportedSaslMechanismError,
@@ -344,7 +363,21 @@ class WireClient:
         SecretNotFoundError.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        deadline = unthrottled_time() + limit_s
+        return self._asked(
+            make, operation, node, unthrottled_time() + limit_s, limit_s, retry=retry
+        )
+
+    def _asked(
+        self,
+        make: Callable[[], ApiMessage],
+        operation: str,
+        node: int | None,
+        deadline: float,
+        limit_s: float,
+        *,
+        retry: bool,
+    ) -> Any:  # noqa: ANN401
+        """The same until a deadline; errors name `limit_s`."""
         while True:
             manager = self._connected(operation, deadline, limit_s)
             wait_throttled(manager.muted_s(node))
@@ -402,9 +435,21 @@ class WireClient:
             min_version=_METADATA_WITH_TOPIC_IDS,
             max_version=_METADATA_VERSION,
         )
-        return self.request(
-            lambda: request, operation=operation, node=node, timeout_s=timeout_s, retry=retry
-        )
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        deadline = unthrottled_time() + limit_s
+        attempts = 0
+        while True:
+            # a broker that is paused accepts a connection and is silent; another one may answer
+            patience_s = limit_s if node is not None or not retry else attempt_s(attempts)
+            attempt_ends = min(deadline, unthrottled_time() + patience_s)
+            try:
+                return self._asked(
+                    lambda: request, operation, node, attempt_ends, limit_s, retry=retry
+                )
+            except ClusterUnavailableError:
+                if not retry or unthrottled_time() + _RETRY_S >= deadline:
+                    raise
+            attempts += 1
 
     def connected_socket(self, node: int, *, operation: str, timeout_s: float) -> socket.socket:
         """A connection of its own to a broker, logged in, for the caller to use and to close.
@@ -510,9 +555,10 @@ class WireClient:
             tame_client_logs()
             arguments = kafka_python_arguments(self._connection)
             timeout_ms = max(1, round((deadline - unthrottled_time()) * 1000))
+            longest_ms = max(timeout_ms, round(1000 * self.timeout_s))
             arguments |= {
-                "request_timeout_ms": timeout_ms,
-                "socket_connection_setup_timeout_ms": timeout_ms,
+                "request_timeout_ms": longest_ms,
+                "socket_connection_setup_timeout_ms": longest_ms,
                 "receive_message_max_bytes": LARGEST_RESPONSE,
                 "reconnect_backoff_max_ms": 1_000,
             }
@@ -548,6 +594,14 @@ class WireClient:
         timed_out = isinstance(error, client_errors.KafkaTimeoutError) and remembered is not None
         reason = str(remembered if timed_out else error)
         return self.unavailable(operation, timeout_s, reason, unreached=unreached)
+
+
+def attempt_s(attempts: int) -> float:
+    """For how long a question waits for one broker, after so many that others let pass.
+
+    Short at first, in case that broker is dead; longer later, for a cluster that is slow.
+    """
+    return _FIRST_ATTEMPT_S * 2 ** (attempts // 2)
 
 
 def topics_not_allowed(

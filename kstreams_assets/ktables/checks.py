@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kstreams_assets.checks import Evaluation, Finding, Severity, failed, passed
-from kstreams_assets.ktables.snapshot import Snapshot
+from kstreams_assets.model.point import Guarantee
+from kstreams_assets.model.snapshot import Snapshot
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import Guarantee
-from kstreams_assets.warehouse.points import RecoveryPointTable
 
 EVERY_ROW_DECODES: Final = "every_row_decodes"
 SNAPSHOT_IS_PROVED: Final = "snapshot_is_proved"
@@ -40,7 +40,7 @@ KTABLE_CHECKS: Final[Mapping[str, str]] = {
 def judge_all(settings: ApplicationSettings, snapshots: Sequence[Snapshot]) -> list[Evaluation]:
     """Every check of these snapshots, in their order."""
     unproved = {snapshot.point_id for snapshot in snapshots if not snapshot.proved}
-    points = RecoveryPointTable(settings.warehouse).load(settings.application_id, sorted(unproved))
+    points = Repository.open(settings).points.load(sorted(unproved))
     guarantees: dict[str, Guarantee] = {point.id: point.guarantee_of_cut for point in points}
     return [
         evaluation

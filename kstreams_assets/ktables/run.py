@@ -1,97 +1,30 @@
 """Makes one snapshot: plan, Spark job, row of the table of snapshots."""
 
-import difflib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-
-from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.app.store_format import format_of
-from kstreams_assets.errors import (
-    KTableError,
-    SparkJobError,
-    SparkLostError,
-    StoredDataError,
-    UnknownStoreError,
-)
-from kstreams_assets.ktables.plan import (
-    SnapshotPlan,
-    SnapshotWork,
-    saved_cuts,
-    work_of,
-)
-from kstreams_assets.ktables.planner import SnapshotPlanner
-from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
-from kstreams_assets.ktables.state import why_unconfirmed
-from kstreams_assets.ktables.table import open_table, prepare_table, window_files
-from kstreams_assets.layout import Warehouse, changed_files
-from kstreams_assets.lease import LockHandle, warehouse_lock
-from kstreams_assets.offsets import RangeSet
+from kstreams_assets.app.model import StreamsApplication
+from kstreams_assets.errors import KStreamsAssetsError, SparkJobError, SparkLostError
+from kstreams_assets.ktables.plan import SnapshotPlan, plan_snapshots, work_of
+from kstreams_assets.ktables.stores import no_table, table_stores, why_unconfirmed
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.files import NewFile
+from kstreams_assets.model.schemas import RegisteredSchema
+from kstreams_assets.model.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.model.spans import Window
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.repository.committer import commit, fence, require_written, sweep, uncommitted
+from kstreams_assets.repository.ktable_files import open_table, prepare_table
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import StoredSnapshots
+from kstreams_assets.repository.staging import Staging
+from kstreams_assets.repository.store_states import StoreStates
 from kstreams_assets.settings import ApplicationSettings, BackupSettings
-from kstreams_assets.store import StorePath, remove_tree, write_parquet
-from kstreams_assets.warehouse.committer import (
-    NewFile,
-    commit,
-    fence,
-    require_written,
-    sweep,
-    uncommitted,
-)
-from kstreams_assets.warehouse.points import NONE_SAVED
-from kstreams_assets.warehouse.prefixes import Prefixes
-from kstreams_assets.warehouse.records import open_records
-from kstreams_assets.warehouse.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
-from kstreams_assets.warehouse.spans import Window
-from kstreams_assets.warehouse.table import refuse_newer_tables
-from spark_resources.work import Spark
-
-_COLUMNS = ["partition", "offset", "timestamp_ms", "headers", "key", "value"]
-
-
-@contextmanager
-def staged_saved_records(
-    warehouse: Warehouse, application_id: str, plan: SnapshotPlan
-) -> Iterator[tuple[StorePath | None, int]]:
-    """A file with the saved records of a plan and their number, while it lasts.
-
-    None without any. What a killed run left behind is removed first: only the holder of the
-    application's lock stages.
-    """
-    folder = warehouse.staging(f"ktables-{application_id}")
-    remove_tree(folder)
-    saved = Prefixes(warehouse, application_id)
-    if not saved and not saved_cuts(plan.partitions):
-        yield None, 0
-        return
-    folder.mkdir(parents=True)
-    try:
-        yield _write(saved, plan, folder / "saved.parquet")
-    finally:
-        remove_tree(folder)
-
-
-def _write(saved: Prefixes, plan: SnapshotPlan, path: StorePath) -> tuple[StorePath | None, int]:
-    ranges = {part.cut.id: RangeSet(part.ranges) for part in plan.partitions}
-    cuts = {part.cut.id: replace(part.cut, saved_from=None) for part in plan.partitions}
-    found = saved.saved(plan.point, {**cuts, **saved_cuts(plan.partitions)})
-    rows = (
-        pa.concat_tables(
-            of_it.filter(pa.array(ranges[id_].mask(of_it["offset"].to_numpy())))
-            for id_, of_it in [*sorted(found.items())]
-        )
-        if found
-        else NONE_SAVED
-    )
-    if rows.num_rows == 0:
-        return None, 0
-    write_parquet(rows.select(_COLUMNS), path, use_dictionary=False)
-    return path, rows.num_rows
-
+from kstreams_assets.store import StorePath
+from kstreams_assets.store.locks import LockHandle
+from spark_resources.work import SnapshotWork, Spark
 
 _log = logging.getLogger(__name__)
 _FEW_PROBLEMS = 20
@@ -120,29 +53,27 @@ class KTableRun:
         with the same rows. No broker is needed.
 
         Raises:
-            KTableWindowError: A window that is needed is not backed up; nothing was made.
-            KTableError: A table has columns of other types than are declared now.
+            KStreamsAssetsError: A window that is needed is not backed up; nothing was made.
+            KStreamsAssetsError: A table has columns of other types than are declared now.
             StoredDataError: Files of the backups or of an earlier snapshot were changed.
-            KTableError: Spark failed; snapshots that were made before it stay.
+            KStreamsAssetsError: Spark failed; snapshots that were made before it stay.
             WarehouseLockedError: Another run holds the application's lock.
             NewerLayoutError: A newer release wrote the warehouse; nothing was changed.
         """
-        name = self.application.application_id
-        with warehouse_lock(
-            self.warehouse.lock_file(name),
+        repo = Repository.of(self.warehouse, self.application.application_id)
+        with repo.writing(
+            Lock.APPLICATION,
             purpose=f"KTable run {self.run_id}",
-            wait_s=self.settings.lock_wait_s,
+            wait_s=self.settings.lock_wait_seconds,
         ) as lock:
-            self._refuse_newer(stores, lock)
-            plans = SnapshotPlanner(self.application, self.warehouse, stores).plan(windows)
-            return _Execution(self, lock).make(plans)
+            self._sweep(stores, lock)
+            states = repo.reading(self.application).states(stores)
+            plans = plan_snapshots(states, stores, windows)
+            return _Execution(self, lock, states).make(plans)
 
-    def _refuse_newer(self, stores: Sequence[TableStore], lock: LockHandle) -> None:
-        """A newer layout is refused before anything is touched; then leftovers go."""
+    def _sweep(self, stores: Sequence[TableStore], lock: LockHandle) -> None:
+        """No earlier writer commits to the tables of stores any more, and leftovers go."""
         name = self.application.application_id
-        open_records(self.warehouse.records(name))
-        refuse_newer_tables(self.warehouse)
-        SnapshotsTable(self.warehouse).fence(name, lock)
         tables = [self.warehouse.ktable(name, store.store) for store in stores]
         for path, table in [(path, open_table(path, to_write=True)) for path in tables]:
             sweep(path, fence(path, table, lock))
@@ -154,12 +85,13 @@ class _Execution:
 
     run: KTableRun
     lock: LockHandle
+    states: StoreStates
 
     def make(self, plans: Sequence[SnapshotPlan]) -> list[Snapshot]:
-        table = SnapshotsTable(self.run.warehouse)
+        table = Repository.of(self.run.warehouse, self.run.application.application_id).snapshots
         made: dict[tuple[str, str], Snapshot] = {}
         for number, plan in enumerate(plans, 1):
-            base = plan.base
+            base = plan.state.base
             if base is not None:
                 base = made.get((base.store, base.window.key), base)
             snapshot = self._make(plan, base)
@@ -171,15 +103,17 @@ class _Execution:
     def _make(self, plan: SnapshotPlan, base: Snapshot | None) -> Snapshot:
         began = time.monotonic()
         name = self.run.application.application_id
-        self._require_records(plan)
-        with staged_saved_records(self.run.warehouse, name, plan) as (saved, count):
-            work = work_of(plan, base, self._base_files(base), saved, count)
+        self.states.require_unchanged(plan.state)
+        rows = self.states.saved(plan.state.point, plan.state.partitions)
+        with Staging(self.run.warehouse, f"ktables-{name}") as staging:
+            saved = staging.write(rows) if rows.num_rows else None
+            work = work_of(plan, base, self._base_files(base), saved, rows.num_rows)
             made = self._write(plan, work)
         promised = plan.promised(name)
         return replace(
             promised,
             partitions=tuple(made.filled(part) for part in promised.partitions),
-            records=plan.records + count,
+            records=plan.state.records + rows.num_rows,
             problem_rows=sum(file.about["problem_rows"] for file in made.files),
             problems=made.problems(),
             delta_version=made.delta_version,
@@ -188,76 +122,78 @@ class _Execution:
             written=tuple(file.written for file in made.files),
         )
 
-    def _require_records(self, plan: SnapshotPlan) -> None:
-        """Before a record is used: the files are those that their backups wrote, byte for byte."""
-        whose = {
-            file.path: (part.cut.id, file)
-            for part in plan.partitions
-            for file in part.files
-            if file.written
-        }
-        noted = [(path, file.written) for path, (_, file) in whose.items() if file.written]
-        for path, problem in changed_files(noted).items():
-            partition, file = whose[path]
-            raise StoredDataError(
-                subject=f"The backup of {partition}, window {file.window},",
-                problem=problem,
-                remedy="Bring the file back from a second copy, or back the window up again"
-                f" (kstreams-assets backup --window {file.window}) if Kafka still has it; then make"
-                " the snapshot again.",
-            )
-
     def _table(self, store: str) -> StorePath:
         return self.run.warehouse.ktable(self.run.application.application_id, store)
 
     def _base_files(self, base: Snapshot | None) -> list[StorePath]:
+        """Those of now: the base may have been made in this run."""
         if base is None:
             return []
-        path = self.run.warehouse.ktable(base.application_id, base.store)
-        require_snapshot(path, base)
-        files = window_files(open_table(path), path)
-        return [file for file, _ in files.get(base.window.key, [])]
+        snapshots = StoredSnapshots(Repository.of(self.run.warehouse, base.application_id))
+        snapshots.require_unchanged(base)
+        return [file.path for file in snapshots.files(base)]
 
     def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> "_Made":
         """Write the files, look, and put them in place of what the table holds for the window."""
-        from spark_resources.ktable_job import snapshot_rows
+        from spark_resources.failures import again_with_new_keys
 
         run, name = self.run, self.run.application.application_id
-        path = self._table(plan.store.store)
+        path = self._table(plan.state.store.store)
         try:
-            with snapshot_rows(run.spark.spark_session, work, run.schemas) as rows:
-                table = prepare_table(path, rows.schema_json)
-                with uncommitted(path) as folder:
-                    files = rows.write(
-                        folder,
-                        compression=run.settings.compression,
-                        compression_level=run.settings.compression_level,
-                        most_problems=_FEW_PROBLEMS,
-                    )
-                    require_written(path, files)
+            written = again_with_new_keys(lambda: self._files(path, work))
         except SparkLostError:
             raise
         except SparkJobError as error:
-            raise KTableError(
-                f"The snapshot of store {plan.store.store} for window {plan.window.key} could not"
-                f" be made: {error.problem.rstrip('.')}.",
-                remedy="The table is as it was; see the log of the run, mend the cause and try"
+            raise KStreamsAssetsError(
+                f"The snapshot of store {plan.state.store.store} for window {plan.window.key}"
+                f" could not be made: {error.problem.rstrip('.')}.",
+                remedy="The table was not changed. Check the log of the run, fix the cause and try"
                 " again.",
             ) from error
+        # Opened only now: what others did to the table during the write (VACUUM, properties) stays,
+        # and a later holder of the lock is seen.
+        table = prepare_table(path, written.columns)
         version = commit(
             path,
             table,
-            files,
+            written.files,
             writer=self.lock,
             replaces=[{"window": plan.window.key}],
             provenance={
                 "run_id": run.run_id,
                 "application_id": name,
-                "recovery_point_id": plan.point.id,
-                "fingerprint": plan.store.format.fingerprint,
+                "recovery_point_id": plan.state.point.id,
+                "fingerprint": plan.state.store.format.fingerprint,
             },
         )
-        return _Made(files, table.version() if version is None else version, rows.stream_times)
+        version = table.version() if version is None else version
+        return _Made(written.files, version, written.stream_times)
+
+    def _files(self, path: StorePath, work: SnapshotWork) -> "_Files":
+        """Write the files of a snapshot, and compare them with what the tasks report."""
+        from spark_resources.ktable_job import snapshot_rows
+
+        run = self.run
+        with snapshot_rows(run.spark.spark_session, work, run.schemas) as rows:
+            prepare_table(path, rows.schema_json)
+            with uncommitted(path) as folder:
+                files = rows.write(
+                    folder,
+                    compression=run.settings.compression,
+                    compression_level=run.settings.compression_level,
+                    most_problems=_FEW_PROBLEMS,
+                )
+                require_written(path, files)
+            return _Files(files, rows.schema_json, rows.stream_times)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a snapshot before their commit, and the schema of their table as JSON."""
+
+    files: Sequence[NewFile]
+    columns: str
+    stream_times: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,32 +234,6 @@ def _progress(snapshot: Snapshot, number: int, total: int) -> str:
     )
 
 
-def table_stores(
-    settings: ApplicationSettings, *, unconfirmed: bool = False
-) -> tuple[TableStore, ...]:
-    """The stores of which tables are made, by name: those with a log that is backed up.
-
-    A store that depends on a guess which nobody has confirmed is among them only with
-    `unconfirmed`. A store of which nothing is declared is read as bytes; where the DSL made its
-    name up, that name tells its kind.
-    """
-    backed_up = {topic.name for topic in settings.topics}
-    return tuple(
-        TableStore(
-            store=store.name,
-            topic=store.changelog,
-            format=format_of(store.name, settings.store_formats),
-            is_global=store.is_global,
-            is_changelog_only=_is_changelog_only(settings.application, store.changelog),
-        )
-        for store in sorted(settings.application.stores, key=lambda store: store.name)
-        if store.changelog is not None
-        and store.changelog in backed_up
-        and store.name not in settings.without_ktable
-        and (unconfirmed or not settings.application.guesses_about(stores=[store.name]))
-    )
-
-
 def make_snapshots(
     settings: ApplicationSettings,
     windows: Sequence[Window],
@@ -336,25 +246,20 @@ def make_snapshots(
     """Make the snapshots of these windows, of all stores or those named; see `KTableRun.execute`.
 
     Raises:
-        UnknownStoreError: A store is named of which no table is made.
+        KStreamsAssetsError: A store is named of which no table is made.
         KStreamsAssetsError: As `KTableRun.execute`.
     """
     known = table_stores(settings)
     names = [store.store for store in known]
     for name in sorted(set(stores or ()) - set(names)):
-        raise UnknownStoreError(
-            application_id=settings.application_id,
-            store=name,
-            known=names,
-            near=difflib.get_close_matches(name, names),
-            why=why_unconfirmed(settings, name),
-        )
+        raise no_table(settings, name, names, why=why_unconfirmed(settings, name))
     chosen = [store for store in known if stores is None or store.store in stores]
     schemas: Mapping[int, RegisteredSchema] = {}
     if any(store.format.needs_registry for store in chosen):
         # What is stored suffices as a rule; a registry that is down must not keep tables away.
-        try_to_save_schemas(settings)
-        schemas = schemas_of(settings.warehouse, settings.application_id)
+        stored = Repository.open(settings).schemas
+        stored.try_to_save(settings.registry)
+        schemas = stored.all()
     run = KTableRun(
         application=settings.application,
         warehouse=settings.warehouse,
@@ -365,7 +270,3 @@ def make_snapshots(
         log=log,
     )
     return run.execute(chosen, windows)
-
-
-def _is_changelog_only(application: StreamsApplication, topic: str) -> bool:
-    return application.topic(topic).roles == {TopicRole.CHANGELOG}

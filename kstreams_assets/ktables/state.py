@@ -1,104 +1,108 @@
-"""One key of a store at an instant, and its history: read from the tables, no broker, no JVM."""
+"""One key of a store at a point or an instant, and its history. No broker, no JVM.
 
-import difflib
-import json
-from collections.abc import Mapping, Sequence
+At the point of a snapshot the snapshot answers. At any other covered point the state is made of the
+last snapshot below it, if there is one, and the records above that.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from kstreams_assets.app.store_columns import as_text
 from kstreams_assets.app.store_format import StoreKind, format_of
-from kstreams_assets.errors import (
-    KeyNotInStoreError,
-    KeyNotUnderstoodError,
-    NoSnapshotError,
-    UnknownStoreError,
-)
-from kstreams_assets.ktables.snapshot import Snapshot
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
-from kstreams_assets.ktables.table import open_table, window_files
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.ktables.key_rows import KeyRows
+from kstreams_assets.ktables.keys import Key, StateRow, bytes_filter, in_order, text_filter
+from kstreams_assets.ktables.stores import require_store, table_stores
+from kstreams_assets.model.point import PointInstant, no_point
+from kstreams_assets.model.snapshot import Snapshot, TableStore
+from kstreams_assets.model.store_states import StoreState
+from kstreams_assets.repository.ktable_files import open_table
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import StoredSnapshots
+from kstreams_assets.repository.store_states import StoreStates
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, arrow_place, readable
+from kstreams_assets.store import StorePath, store_at
+from kstreams_assets.store.failures import storage_failures
 from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.table import storage_failures
 
 _PLAIN = ("partition", "offset", "timestamp_ms", "decode_error", "key", "value")
 _DECODED = ("decoded_key", "decoded_value")
 _HEADERS = "headers"
 _ASIDE = frozenset({*_PLAIN, *_DECODED, "window", _HEADERS})
-_PARTS_IN_KEY = {
-    StoreKind.WINDOW: 12,
-    StoreKind.JOIN_WINDOW: 12,
-    StoreKind.SESSION: 16,
-}
-"""Bytes behind the inner key: start and sequence number; end and start."""
 _FEW = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What is looked for: the decoded key as text, or raw bytes (whole key, or the inner one)."""
-
-    text: str | None = None
-    raw: bytes | None = None
-
-    @property
-    def shown(self) -> str:
-        """As it is shown: the text, or hexadecimal."""
-        return self.text or "" if self.raw is None else f"0x{self.raw.hex()}"
-
-
-@dataclass(frozen=True, slots=True)
-class StateRow:
-    """One row: `parts` are window, session or validity columns; times in epoch milliseconds.
-
-    `headers` are those of the record, in order: a headers-aware store (KIP-1271) holds them too.
-    """
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    parts: Mapping[str, int | None]
-    decoded_key: Any
-    decoded_value: Any
-    decode_error: str | None
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+_FIRST_POINTS = 4
+"""So many points are looked at first; then ever more at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """What a snapshot holds of a key; no rows: it does not hold it."""
+    """What a store held of a key at a recovery point; no rows: it did not hold it.
 
-    snapshot: Snapshot
+    `window` is that of the snapshot that it was read from; None where it was made of records.
+    `base_window` is that of the snapshot that was built on, None without any.
+    """
+
+    point_id: str
+    taken_at_ms: int
+    proved: bool
+    reason: str
     rows: tuple[StateRow, ...]
+    window: str | None = None
+    base_window: str | None = None
+
+    @classmethod
+    def of(cls, place: "Place", rows: tuple[StateRow, ...]) -> "KeyState":
+        """These rows of a snapshot or of a state."""
+        if isinstance(place, Snapshot):
+            window, base_window = place.window.key, place.base_window
+            point_id, taken_at_ms = place.point_id, place.taken_at_ms
+        else:
+            window, base_window = None, place.base.window.key if place.base else None
+            point_id, taken_at_ms = place.point.id, place.point.taken_at_ms
+        return cls(point_id, taken_at_ms, place.proved, place.reason, rows, window, base_window)
+
+    @property
+    def place(self) -> str:
+        """The window, or the recovery point."""
+        return self.window or self.point_id
+
+
+Place = Snapshot | StoreState
+"""Where a state is read: from a snapshot, or from a base and records."""
 
 
 def state_at(
-    settings: ApplicationSettings, store: str, key: Key, as_of_ms: int | None = None
+    settings: ApplicationSettings,
+    store: str,
+    key: Key,
+    as_of_ms: int | None = None,
+    *,
+    point_id: str | None = None,
 ) -> KeyState:
-    """The rows of a key in the newest snapshot whose recovery point was complete at a time.
+    """The rows of a key at a recovery point, or at the newest one that was complete at a time.
+
+    With neither in the newest snapshot, without any at the newest covered point.
 
     Raises:
-        UnknownStoreError: The application has no such store with a table.
-        NoSnapshotError: No snapshot is that old; it tells which there are.
-        KeyNotUnderstoodError: The text is no key of the store's type.
-        KeyNotInStoreError: The store did not hold the key then.
-        StoredDataError: The files of the snapshot are not those that were written.
+        KStreamsAssetsError: There is no such store with a table, no such point, no snapshot or
+            covered point that is that old; the text is no key of the store's type, or the store did
+            not hold it then.
+        StateNotCoveredError: The point is not covered by the backups.
+        StoredDataError: Files of the snapshot or of backups are not those that were written.
     """
-    snapshot = _snapshots(settings, store, as_of_ms)[-1]
-    files = _Files(settings.warehouse.ktable(settings.application_id, store))
-    rows = files.rows(snapshot, key, format_of(store, settings.store_formats).kind)
-    if not rows:
-        raise _not_there(store, key, snapshot, files.some_keys(snapshot))
-    return KeyState(snapshot, rows)
+    of_store = _Store(settings, store)
+    place = of_store.newest(as_of_ms) if point_id is None else of_store.at(point_id)
+    rows = of_store.reader(place)
+    found = KeyState.of(place, rows.of(key))
+    if not found.rows:
+        raise _not_there(store, key, found, rows.some_keys())
+    return found
 
 
 def history_of(
@@ -111,9 +115,10 @@ def history_of(
     Raises:
         KStreamsAssetsError: As for `state_at`; the key is not there when no snapshot ever held it.
     """
-    snapshots = _snapshots(settings, store, as_of_ms)
-    files = _Files(settings.warehouse.ktable(settings.application_id, store))
-    kind = format_of(store, settings.store_formats).kind
+    of_store = _Store(settings, store)
+    snapshots = of_store.snapshots(as_of_ms)
+    if not snapshots:
+        raise of_store.nothing(as_of_ms)
     changes: list[KeyState] = []
     before: tuple[StateRow, ...] = ()
     point: str | None = None
@@ -121,133 +126,200 @@ def history_of(
         if snapshot.point_id == point:
             continue  # a window without a point of its own is as the one before
         point = snapshot.point_id
-        rows = files.rows(snapshot, key, kind)
+        rows = of_store.reader(snapshot).of(key)
         if rows != before:
-            changes.append(KeyState(snapshot, rows))
+            changes.append(KeyState.of(snapshot, rows))
         before = rows
     if not changes:
-        raise _not_there(store, key, snapshots[-1], files.some_keys(snapshots[-1]))
+        last = snapshots[-1]
+        some_keys = of_store.reader(last).some_keys()
+        raise _not_there(store, key, KeyState.of(last, ()), some_keys)
     return changes
 
 
-def _snapshots(
-    settings: ApplicationSettings, store: str, as_of_ms: int | None
-) -> Sequence[Snapshot]:
-    """Those of a store up to a time, oldest first; never none."""
-    found = SnapshotsTable(settings.warehouse).of(settings.application_id, stores=[store])
-    if not found:
-        require_store(settings, store)
-    ordered = sorted(found, key=lambda s: s.window)  # edges of windows never go back, clocks may
-    early = ordered
-    if as_of_ms is not None:
-        instants = RecoveryPointTable(settings.warehouse).instants(settings.application_id)
-        # Of a point that was thinned out since, only the beginning is known.
-        ended = {instant.id: instant.ended_at_ms for instant in instants}
-        early = [s for s in ordered if ended.get(s.point_id, s.taken_at_ms) <= as_of_ms]
-    if not early:
-        raise NoSnapshotError(
-            application_id=settings.application_id,
-            store=store,
-            as_of=None if as_of_ms is None else iso_time(as_of_ms),
-            windows=[(s.window.key, iso_time(s.taken_at_ms)) for s in ordered],
-        )
-    return early
-
-
-def why_unconfirmed(settings: ApplicationSettings, store: str) -> str:
-    """Why a store is not read: it depends on a guess that nobody has confirmed; empty if not."""
-    guesses = settings.application.guesses_about(stores=[store])
-    return " ".join(f"{str(guess).rstrip('.')}. {guess.remedy}" for guess in guesses).rstrip(".")
-
-
-def require_store(settings: ApplicationSettings, store: str) -> None:
-    """Refuse a store that the application does not have, or that can have no table.
-
-    Raises:
-        UnknownStoreError: It says which there are, and which name is near.
-    """
-    known = {s.name: s for s in settings.application.stores}
-    if store in known:
-        why = ""
-        if store in settings.without_ktable:
-            why = "it is declared with ktable: false"
-        elif unconfirmed := why_unconfirmed(settings, store):
-            why = unconfirmed
-        elif known[store].changelog is None:
-            why = "it has no changelog (logging disabled)"
-        if not why:
-            return
-        raise UnknownStoreError(
-            application_id=settings.application_id, store=store, known=sorted(known), why=why
-        )
-    raise UnknownStoreError(
-        application_id=settings.application_id,
-        store=store,
-        known=sorted(known),
-        near=difflib.get_close_matches(store, list(known), n=_FEW, cutoff=0.5),
-    )
-
-
 def _not_there(
-    store: str, key: Key, snapshot: Snapshot, some_keys: Sequence[str]
-) -> KeyNotInStoreError:
-    return KeyNotInStoreError(
-        store=store,
-        key=key.shown,
-        window=snapshot.window.key,
-        taken_at=iso_time(snapshot.taken_at_ms),
-        some_keys=some_keys,
+    store: str, key: Key, state: KeyState, some_keys: Sequence[str]
+) -> KStreamsAssetsError:
+    at = iso_time(state.taken_at_ms)
+    where = f"at recovery point {state.point_id} ({at})"
+    if state.window is not None:
+        where = f"in window {state.window} (recovery point of {at})"
+    there = f" It holds, for example, {', '.join(some_keys)}." if some_keys else ""
+    return KStreamsAssetsError(
+        f"Store {store!r} holds no key {key.shown} {where}.{there}",
+        remedy="Try another time, or --history for all windows.",
     )
 
 
-class _Files:
-    """The files of a KTable by window; each is read by itself, whatever its columns.
+class _Store:
+    """The snapshots and states of one store."""
 
-    A snapshot is compared with its digests before the first row of it is used.
-    """
+    def __init__(self, settings: ApplicationSettings, store: str) -> None:
+        self._settings, self._name = settings, store
+        self._points = Repository.open(settings).points
+        self._stored = StoredSnapshots(Repository.open(settings), stores=[store])
 
-    def __init__(self, path: StorePath) -> None:
-        self._path = path
-        self._by_window = window_files(open_table(path), path)
-        self._required: set[str] = set()
+    def at(self, point_id: str) -> Place:
+        """The snapshot at a point, or the state that is made of records."""
+        snapshots = [one for one in self._stored.all if one.point_id == point_id]
+        if snapshots:
+            return snapshots[-1]
+        application_id = self._settings.application_id
+        for point in self._points.load([point_id]):
+            return self._states.at(self._store, point)
+        raise no_point(application_id, point_id)
 
-    def _files(self, snapshot: Snapshot) -> list[StorePath]:
-        window = snapshot.window.key
-        if window not in self._required:
-            require_snapshot(self._path, snapshot, self._by_window)
-            self._required.add(window)
-        return [file for file, _ in self._by_window.get(window, ())]
+    def newest(self, as_of_ms: int | None) -> Place:
+        """The newest snapshot or covered point that was complete at a time.
 
-    def rows(self, snapshot: Snapshot, key: Key, kind: StoreKind) -> tuple[StateRow, ...]:
+        Without a time points only count where there is no snapshot.
+        """
+        snapshots = self.snapshots(as_of_ms)
+        if as_of_ms is None and snapshots:
+            return snapshots[-1]
+        complete = [one for one in self._taken if as_of_ms is None or one.ended_at_ms <= as_of_ms]
+        last = snapshots[-1] if snapshots else None
+        place = self._newest_covered(_after(complete, last)) or last
+        if place is None:
+            raise self.nothing(as_of_ms)
+        return place
+
+    def snapshots(self, as_of_ms: int | None) -> list[Snapshot]:
+        """Those whose point was complete at a time, oldest first."""
+        if as_of_ms is None:
+            return self._stored.all  # edges of windows never go back, clocks may
+        # Of a point that was thinned out since, only the beginning is known.
+        ended = {one.id: one.ended_at_ms for one in self._taken}
+        return [s for s in self._stored.all if ended.get(s.point_id, s.taken_at_ms) <= as_of_ms]
+
+    def nothing(self, as_of_ms: int | None) -> KStreamsAssetsError:
+        """That there is neither a snapshot nor a covered point, or that there is no such store."""
+        snapshots, application_id = self._stored.all, self._settings.application_id
+        if not snapshots:
+            require_store(self._settings, self._name)
+        until = "" if as_of_ms is None else f" as of {iso_time(as_of_ms)} or earlier"
+        there = "there is none at all"
+        if snapshots:
+            oldest, taken_at = snapshots[0].window.key, iso_time(snapshots[0].taken_at_ms)
+            there = f"the oldest of {len(snapshots)} is that of window {oldest} ({taken_at})"
+        then = "" if as_of_ms is None else " that was complete then"
+        return KStreamsAssetsError(
+            f"Store {self._name!r} of {application_id} has no snapshot{until}: {there}. No recovery"
+            f" point{then} is covered by backups, either.",
+            remedy="Give a later time, or back up the windows that are due. Snapshots are made of"
+            " windows that are backed up: kstreams-assets ktables make --app defs.yaml --store"
+            f" {self._name} --window WINDOW (kstreams-assets windows lists them).",
+        )
+
+    def reader(self, place: Place) -> "KeyRows | _SnapshotRows":
+        """What reads rows of a place; its files are compared with their digests first."""
+        if isinstance(place, Snapshot):
+            kind = format_of(self._name, self._settings.store_formats).kind
+            return _SnapshotRows(self._stored, place, kind)
+        self._states.require_unchanged(place)
+        schemas = {}
+        if self._store.format.needs_registry:
+            schemas = Repository.open(self._settings).schemas.all()
+        return KeyRows(self._states, place, schemas)
+
+    def _newest_covered(self, points: Sequence[PointInstant]) -> StoreState | None:
+        """The state at the newest of these points that backups cover, and that knows the store."""
+        if self._store_now is None:
+            return None
+        left, size = [one.id for one in points], _FIRST_POINTS
+        while left:
+            lot, left, size = left[-size:], left[:-size], 4 * size
+            for point in reversed(self._points.load(lot)):
+                knows = any(cut.topic == self._store.topic for cut in point.partitions)
+                if knows and not self._states.proof(self._store, point).missing:
+                    return self._states.at(self._store, point)
+        return None
+
+    @cached_property
+    def _taken(self) -> Sequence[PointInstant]:
+        """All points in the order in which they were taken."""
+        return self._points.bounds().taken
+
+    @cached_property
+    def _store_now(self) -> TableStore | None:
+        stores = table_stores(self._settings)
+        return next((one for one in stores if one.store == self._name), None)
+
+    @property
+    def _store(self) -> TableStore:
+        """The store as it is declared now.
+
+        Raises:
+            KStreamsAssetsError: There is none of which tables can be made.
+        """
+        if self._store_now is None:
+            require_store(self._settings, self._name)
+            raise self.nothing(None)
+        return self._store_now
+
+    @cached_property
+    def _states(self) -> StoreStates:
+        return (
+            Repository.open(self._settings)
+            .reading(self._settings.application)
+            .states([self._store])
+        )
+
+
+def _after(points: Sequence[PointInstant], snapshot: Snapshot | None) -> list[PointInstant]:
+    """The points that were taken after that of a snapshot."""
+    if snapshot is None:
+        return [*points]
+    ids = [one.id for one in points]
+    if snapshot.point_id in ids:
+        return [*points[ids.index(snapshot.point_id) + 1 :]]
+    return [one for one in points if one.taken_at_ms > snapshot.taken_at_ms]
+
+
+class _SnapshotRows:
+    """The rows of a snapshot; each file is read by itself, whatever its columns."""
+
+    def __init__(self, stored: StoredSnapshots, snapshot: Snapshot, kind: StoreKind) -> None:
+        self._stored, self._snapshot, self._kind = stored, snapshot, kind
+
+    def of(self, key: Key) -> tuple[StateRow, ...]:
         """The rows of a key, in order of window, session or validity."""
         found: list[StateRow] = []
-        for file in self._files(snapshot):
+        for file in self._files():
             with storage_failures(file):
-                schema = pq.read_schema(readable(file))
-                where = _filter(schema, key, kind)
+                schema = pq.read_schema(store_at(file).readable())
                 parts = [name for name in schema.names if name not in _ASIDE]
                 columns = [*_PLAIN, *_DECODED, *parts]
                 columns += [_HEADERS] if _HEADERS in schema.names else []
-                rows = _dataset(file, schema)
-                table = rows.to_table(columns=columns, filter=where)
+                table = _dataset(file, schema).to_table(
+                    columns=columns, filter=self._filter(schema, key)
+                )
             found += [_row(row, parts) for row in table.to_pylist()]
-        return tuple(sorted(found, key=lambda row: (_order(row), row.partition, row.offset)))
+        return in_order(found)
 
-    def some_keys(self, snapshot: Snapshot) -> list[str]:
+    def some_keys(self) -> list[str]:
         """A few keys as they are written in `--key`."""
         found: list[str] = []
-        for file in self._files(snapshot):
+        for file in self._files():
             with storage_failures(file):
-                rows = _dataset(file)
-                table = rows.head(_FEW, columns=["decoded_key"])
+                table = _dataset(file).head(_FEW, columns=["decoded_key"])
             found += [as_text(row["decoded_key"]) for row in table.to_pylist()]
             if len(found) >= _FEW:
                 break
         return found[:_FEW]
 
+    def _files(self) -> Iterator[StorePath]:
+        self._stored.require_unchanged(self._snapshot)
+        return (file.path for file in self._stored.files(self._snapshot))
+
+    def _filter(self, schema: pa.Schema, key: Key) -> ds.Expression:
+        if key.raw is not None:
+            return bytes_filter(key.raw, self._kind)
+        return text_filter(schema.field("decoded_key").type, key.text or "")
+
 
 def _dataset(file: StorePath, schema: pa.Schema | None = None) -> ds.Dataset:
-    files, place = arrow_place(file)
+    files, place = store_at(file).arrow_place()
     return ds.dataset(place, schema=schema, format=_checked(), filesystem=files)
 
 
@@ -263,10 +335,6 @@ def written_fields(path: StorePath) -> list[pa.Field]:
     return [] if table is None else list(pa.schema(table.schema().to_arrow()))
 
 
-def _order(row: StateRow) -> tuple[int, ...]:
-    return tuple(-1 if part is None else part for part in row.parts.values())
-
-
 def _row(row: dict[str, Any], parts: Sequence[str]) -> StateRow:
     return StateRow(
         partition=row["partition"],
@@ -280,66 +348,3 @@ def _row(row: dict[str, Any], parts: Sequence[str]) -> StateRow:
         value=row["value"],
         headers=tuple((header["key"], header["value"]) for header in row.get(_HEADERS) or ()),
     )
-
-
-def _filter(schema: pa.Schema, key: Key, kind: StoreKind) -> ds.Expression:
-    if key.raw is not None:
-        whole = pc.field("key") == pa.scalar(key.raw, pa.binary())
-        behind = _PARTS_IN_KEY.get(kind)
-        if behind is None:
-            return whole
-        begin = pc.binary_slice(  # pyright: ignore[reportAttributeAccessIssue]
-            pc.field("key"), 0, len(key.raw)
-        )
-        length = pc.binary_length(pc.field("key"))  # pyright: ignore[reportAttributeAccessIssue]
-        inner = (begin == pa.scalar(key.raw, pa.binary())) & (length == len(key.raw) + behind)
-        return whole | inner
-    text = key.text or ""
-    field = schema.field("decoded_key")
-    if pa.types.is_struct(field.type):
-        return _same_fields(("decoded_key",), field.type, _json_object(text))
-    return pc.field("decoded_key") == _scalar(text, field.type)
-
-
-def _scalar(text: str, kind: pa.DataType) -> pa.Scalar:
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pa.scalar(text.encode(), kind)
-    try:
-        return pa.scalar(text).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise KeyNotUnderstoodError(key=text, expected=f"a number ({kind})") from error
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict) or not found:
-        expected = 'an object such as {"id": 7}: the store\'s keys are structures'
-        raise KeyNotUnderstoodError(key=text, expected=expected)
-    return found
-
-
-def _same_fields(path: tuple[str, ...], kind: pa.DataType, wanted: dict[str, Any]) -> ds.Expression:
-    """Rows whose structure has these fields; others may have any value."""
-    where: ds.Expression | None = None
-    for name, value in wanted.items():
-        index = kind.get_field_index(name)
-        if index < 0:
-            fields = ", ".join(field.name for field in kind)
-            raise KeyNotUnderstoodError(key=name, expected=f"one of the fields {fields}")
-        inner = kind.field(index).type
-        here = (*path, name)
-        if isinstance(value, dict) and pa.types.is_struct(inner):
-            same = _same_fields(here, inner, value)
-        elif value is None:
-            same = pc.field(*here).is_null()
-        else:
-            same = pc.field(*here) == _scalar(
-                value if isinstance(value, str) else str(value), inner
-            )
-        where = same if where is None else where & same
-    if where is None:
-        return pc.scalar(True)
-    return where

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import IO, Final, Literal, Self
 
 from kstreams_assets.errors import ConfigurationError, KafkaError, LocalClusterError
 from kstreams_assets.kafka.clients import java_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl, SecurityProtocol
-from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.local.process import GuardedProcess
+from kstreams_assets.secret import Secret
+from kstreams_assets.store.locks import locked
 from spark_resources.jars import verify_jars
 from spark_resources.java import OF_A_JVM, find_java, small_environment
 
@@ -176,6 +177,7 @@ _LOOK_S: Final = 2.0
 _STOP_TIMEOUT_S: Final = 10.0
 _PORT_ATTEMPTS: Final = 3
 _STARTED: Final = "Kafka Server started"
+_LOCK: Final = "in-use.lock"
 _PORT_TAKEN: Final = "Address already in use"
 _FATAL: Final = "Exiting Kafka due to fatal exception"
 _TAIL_LINES: Final = 2_000
@@ -228,6 +230,7 @@ class LocalCluster:
         self._jars = jars
         self._ports: tuple[NodePorts, ...] = ()
         self._processes: dict[int, GuardedProcess] = {}
+        self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -278,6 +281,7 @@ class LocalCluster:
             nodes = [node for node in range(self._size) if self.pid(node) is None]
             if not nodes:
                 return
+            self._lock_data()
             self._ports = self._ports if attempt == 1 and self._ports else choose_ports(self._size)
             try:
                 for node in nodes:
@@ -307,6 +311,9 @@ class LocalCluster:
         for process in self._processes.values():
             process.stop(timeout_s=max(0.0, deadline - time.monotonic()))
         self._processes.clear()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def kill_node(self, node: int) -> None:
         """Kill one node with SIGKILL."""
@@ -458,6 +465,18 @@ class LocalCluster:
         if time.monotonic() > deadline:
             raise self._failure(node, f"not ready after {_START_TIMEOUT_S:g} s, {state}")
         time.sleep(0.05)
+
+    def _lock_data(self) -> None:
+        """Keep the folder to this cluster.
+
+        Kafka's own lock comes too late: a second broker may touch the log of the first, which dies.
+        """
+        if self._lock is not None:
+            return
+        self._lock = locked(self.data_dir / _LOCK)
+        if self._lock is None:
+            reason = f"the lock {self.data_dir / _LOCK} is held in another process or cluster"
+            raise self._failure(0, f"{reason}, which uses this directory")
 
     def _failure(self, node: int, reason: str) -> LocalClusterError:
         return LocalClusterError(node=node, reason=reason, log_file=self.log_file(node))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kstreams_assets.errors import ConfigurationError, LocalClusterError, RestoreError
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, LocalClusterError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.cluster import CLIENT_PROPERTIES, LocalCluster
@@ -75,7 +75,7 @@ def serve(
 ) -> None:
     """Start a local cluster again on its data and keep it up until `until` is set, or Ctrl-C.
 
-    `announce` gets how to connect, line by line. Raises RestoreError for one that was
+    `announce` gets how to connect, line by line. Raises KStreamsAssetsError for one that was
     never restored into, LocalClusterError when it dies, and what `local_target` raises.
     """
     require_local_target(settings, name)
@@ -99,13 +99,13 @@ def local_targets(settings: ApplicationSettings) -> list[LocalTarget]:
 
 
 def require_local_target(settings: ApplicationSettings, name: str) -> LocalTarget:
-    """The local cluster of this name; raises RestoreError."""
+    """The local cluster of this name; raises KStreamsAssetsError."""
     found = local_targets(settings)
     for target in found:
         if target.name == name:
             return target
     known = ", ".join(target.name for target in found) or "none"
-    raise RestoreError(
+    raise KStreamsAssetsError(
         f"There is no local cluster {name!r} in {_home(settings)} (there are: {known}).",
         remedy="Give one of these, or restore with target local first.",
     )
@@ -114,7 +114,7 @@ def require_local_target(settings: ApplicationSettings, name: str) -> LocalTarge
 def remove_local_target(settings: ApplicationSettings, name: str) -> LocalTarget:
     """Delete a local cluster with all its data; what it was.
 
-    Raises RestoreError, WarehouseLockedError while it runs.
+    Raises KStreamsAssetsError, WarehouseLockedError while it runs.
     """
     target = require_local_target(settings, name)
     with warehouse_lock(_lock_file(settings, name), purpose=f"removal of {name}", wait_s=_SETTLE_S):

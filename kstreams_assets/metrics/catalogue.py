@@ -290,11 +290,11 @@ RULE_EVALUATIONS: Final = _of_warehouse(
 
 GOVERNANCE_FINDINGS: Final = _of_warehouse(
     "kstreams_governance_findings",
-    "Findings of each governance check when it was last judged.",
+    "Findings of each governance check at its last evaluation.",
     *("check", "severity"),
 )
 GOVERNANCE_TIME: Final = _of_warehouse(
-    "kstreams_governance_timestamp_seconds", "When governance was last judged."
+    "kstreams_governance_timestamp_seconds", "Time of the last governance evaluation."
 )
 
 DRILL_TIME: Final = _of_warehouse(
@@ -330,7 +330,7 @@ VERIFICATION_TIME: Final = _of_warehouse(
 )
 VERIFICATION_FINDINGS: Final = _of_warehouse(
     "kstreams_verification_open_findings",
-    "Damages that verifications have found and nobody has mended.",
+    "Damages found by verifications and not repaired yet.",
     "severity",
 )
 
@@ -342,5 +342,5 @@ SECOND_COPY_TIME: Final = _metric(
 
 READY: Final = _of_warehouse(
     "kstreams_ready",
-    "Whether nothing speaks against a recovery right now; kstreams-assets ready tells what does.",
+    "Whether a recovery is possible now; kstreams-assets ready lists the blockers.",
 )

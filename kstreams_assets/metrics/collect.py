@@ -19,25 +19,24 @@ from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.follower_status import status_of
 from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.drill.readiness import Evidence, facts_of, judge_readiness
-from kstreams_assets.drill.report import DrillsTable, ObjectiveResult, Phase
+from kstreams_assets.drill.report import Phase
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.ktables.snapshot import Snapshot
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.metrics import catalogue
 from kstreams_assets.metrics.catalogue import SCRAPE_SECONDS, UP, Sample, Source, families
+from kstreams_assets.model.drill import ObjectiveResult
+from kstreams_assets.model.point import Guarantee
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.model.rule_results import Outcome
+from kstreams_assets.model.snapshot import Snapshot
+from kstreams_assets.model.spans import LOSSES, UNKNOWN, GapCause
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import StorePath
+from kstreams_assets.store.failures import storage_failures
 from kstreams_assets.upkeep.second_copy import state_at_ms
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import Guarantee
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
-from kstreams_assets.warehouse.spans import LOSSES, UNKNOWN, GapCause
-from kstreams_assets.warehouse.table import storage_failures
 
 GROUP_STATES: Final = (
     "Absent",
@@ -146,10 +145,10 @@ _COLUMNS: Final = [
 def point_samples(evidence: Evidence) -> Iterator[Sample]:
     """The newest recovery points, and what may be restored of them."""
     settings = evidence.settings
-    objective_s = settings.recovery_points.objective_s
+    objective_s = settings.recovery_points.objective_seconds
     if objective_s is not None:
         yield catalogue.POINT_OBJECTIVE.sample(objective_s)
-    newest = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+    newest = Repository.open(settings).points.newest()
     if not newest:
         return
     (point,) = newest
@@ -181,7 +180,7 @@ def backup_samples(evidence: Evidence) -> Iterator[Sample]:
     settings, statuses = evidence.settings, evidence.windows
     yield catalogue.WINDOWS_DUE.sample(sum(status.is_due for status in statuses))
     topics = sorted(topic.name for topic in settings.topics)
-    ledger = Ledger(settings.warehouse, settings.application_id)
+    ledger = Repository.open(settings).ledger
     # What a follower has backed up of the open window counts: it can be restored.
     rows = ledger.span_rows(topics, columns=_COLUMNS, increments=True)
     yield from _times(statuses, rows)
@@ -255,7 +254,7 @@ def store_samples(evidence: Evidence) -> Iterator[Sample]:
     """The newest snapshot of each store."""
     newest: dict[str, Snapshot] = {}
     settings = evidence.settings
-    for snapshot in SnapshotsTable(settings.warehouse).of(settings.application_id):
+    for snapshot in Repository.open(settings).snapshots.of():
         newest[snapshot.store] = snapshot  # in order of time
     for store, snapshot in newest.items():
         yield catalogue.STORE_ROWS.sample(snapshot.rows, store=store)
@@ -269,9 +268,10 @@ def store_samples(evidence: Evidence) -> Iterator[Sample]:
 def restore_samples(evidence: Evidence) -> Iterator[Sample]:
     """The restore that was begun last, and how many are open; those of drills do not count."""
     settings = evidence.settings
-    every = RestoresTable(settings.warehouse).all(settings.application_id)
-    drills = DrillsTable(settings.warehouse)
-    restores = drills.without_drills(settings.application_id, every)
+    repo = Repository.open(settings)
+    every = repo.restores.all()
+    drills = repo.drills
+    restores = drills.without_drills(every)
     yield catalogue.RESTORES_OPEN.sample(sum(not restore.is_finished for restore in restores))
     if restores:
         newest = restores[0]
@@ -306,7 +306,7 @@ def governance_samples(evidence: Evidence) -> Iterator[Sample]:
 
 def drill_samples(evidence: Evidence) -> Iterator[Sample]:
     """The drill that was begun last, and the declared time to recover."""
-    objective_s = evidence.settings.drill.objective_s
+    objective_s = evidence.settings.drill.objective_seconds
     if objective_s is not None:
         yield catalogue.RECOVERY_OBJECTIVE.sample(objective_s)
     drill = evidence.drill
@@ -479,8 +479,8 @@ def _readings(settings: ApplicationSettings, timeout_s: float) -> list[Reading]:
         Source.GROUP: partial(read_group, settings, timeout_s=request_s),
         Source.WAREHOUSE: partial(read_warehouse, settings),
     }
-    if settings.second_copy.to is not None:
-        read[Source.SECOND_COPY] = partial(read_second_copy, settings.second_copy.to)
+    if settings.second_copy.place is not None:
+        read[Source.SECOND_COPY] = partial(read_second_copy, settings.second_copy.place)
     return [
         Reading(settings.application_id, source, ask, timeout_s) for source, ask in read.items()
     ]

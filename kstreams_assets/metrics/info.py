@@ -7,31 +7,34 @@ written is what `verify` says, whose last answer is shown.
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.drill.readiness import Evidence, facts_of, judge_readiness
-from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.ktables.table import open_table
-from kstreams_assets.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.damage import Verified
+from kstreams_assets.model.point import Guarantee, Method, PointInstant, in_order
+from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.spans import SpanKind
+from kstreams_assets.model.tables import CONTROL_TABLES
+from kstreams_assets.public_form import Form, Timestamp, Value
+from kstreams_assets.recovery.retention import NOT_BACKED_UP, kept_by_policy
+from kstreams_assets.repository.known import known_of
+from kstreams_assets.repository.ktable_files import open_table
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.table import open_delta
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.upkeep.policy import NOT_BACKED_UP, kept_points
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.ledger import FOLDED, INCREMENT, Ledger, TopicFactsTable
-from kstreams_assets.warehouse.lineage import points_of_restores
-from kstreams_assets.warehouse.point import Guarantee, Method, in_order
-from kstreams_assets.warehouse.points import PinsTable, PointInstant, RecoveryPointTable
-from kstreams_assets.warehouse.restores import RestoresTable
-from kstreams_assets.warehouse.table import is_warehouse, open_delta, storage_failures
-from kstreams_assets.warehouse.verifications import Verified
+from kstreams_assets.store.failures import storage_failures
 
 _DAY_MS = 86_400_000
 _GROWTH_DAYS = 7
 _COLUMNS = [
     "window",
+    "kind",
     "window_start_ms",
     "window_end_ms",
     "topic",
@@ -85,6 +88,11 @@ class ApplicationInfo:
         return sum(self.bytes_by_role.values()) + self.saved_bytes + self.ktable_bytes
 
     @property
+    def ready(self) -> bool | None:
+        """Whether nothing speaks against a recovery; None where that is not known."""
+        return None if self.not_ready_because is None else not self.not_ready_because
+
+    @property
     def growth_per_day(self) -> float | None:
         """What is added a day, in bytes; None where it is not known yet."""
         return None if self.growth is None else self.growth.bytes * _DAY_MS / self.growth.over_ms
@@ -108,6 +116,26 @@ class WarehouseInfo:
     now_ms: int
 
 
+_APPLICATION: Final = Form(
+    ApplicationInfo,
+    "application_id points pinned newest_point=newest_point.id oldest_point=oldest_point.id",
+    "newest_exact=newest_exact.id newest_covered=newest_covered.id gives=newest_covered.gives",
+    "windows put_together due",
+    Value("backed_up_to", Timestamp, "backed_up_to_ms"),
+    "records bytes bytes_by_role saved_bytes ktable_bytes growth_bytes_per_day=growth_per_day",
+    Value("verified_at", Timestamp, "verified.any_at_ms"),
+    Value("verified_in_full_at", Timestamp, "verified.full_at_ms"),
+    Value("open_findings", of=lambda info: len(info.verified.open)),
+    Value("drilled_at", Timestamp, "drilled_at_ms"),
+    "drill_passed unfinished_restores ready expires",
+)
+WAREHOUSE: Final = Form(
+    WarehouseInfo,
+    "warehouse=root table_bytes",
+    Value("applications", form=_APPLICATION),
+)
+
+
 def warehouse_info(
     warehouse: Warehouse,
     settings: Iterable[ApplicationSettings] = (),
@@ -119,13 +147,17 @@ def warehouse_info(
     Raises:
         WarehouseError: There is no warehouse, or it cannot be read.
     """
-    if not is_warehouse(warehouse.root):
+    if not warehouse.exists:
         raise WarehouseError(
             path=warehouse.root,
             reason="there is no warehouse, so nothing is backed up there",
             remedy="Check the path (warehouse in the YAML, --warehouse).",
         )
-    known = {one.application_id: one for one in settings}
+    known = {
+        # What is read of the warehouse serves all of its applications.
+        one.application_id: replace(one, warehouse=warehouse) if one.warehouse == warehouse else one
+        for one in settings
+    }
     moment = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     sizes = _table_sizes(warehouse)
     found = {*known, *_applications(warehouse), *(id_ for _, id_ in sizes)}
@@ -151,8 +183,9 @@ def _applications(warehouse: Warehouse) -> set[str]:
 def _table_sizes(warehouse: Warehouse) -> dict[tuple[str, str], int]:
     """Bytes of the files of each control table and application, as its log says."""
     found: dict[tuple[str, str], int] = {}
+    known = known_of(warehouse)
     for name in CONTROL_TABLES:
-        table = open_delta(warehouse.control(name), name)
+        table = open_delta(warehouse.control(name), name, known=known)
         if table is None:
             continue
         added = pa.table(table.get_add_actions(flatten=True))
@@ -172,32 +205,29 @@ def _of_application(
     sizes: Mapping[tuple[str, str], int],
     now_ms: int,
 ) -> ApplicationInfo:
-    instants = sorted(RecoveryPointTable(warehouse).instants(application_id), key=in_order)
-    rows = Ledger(warehouse, application_id).every_row(_COLUMNS)
-    drill = DrillsTable(warehouse).newest(application_id)
+    repo = Repository.of(warehouse, application_id)
+    instants = sorted(repo.points.instants(), key=in_order)
+    rows = repo.ledger.every_row(_COLUMNS)
+    drill = repo.drills.newest()
     ktables = _ktable_bytes(warehouse, application_id)
     info = ApplicationInfo(
         application_id=application_id,
         points=len(instants),
         newest_point=instants[-1] if instants else None,
         oldest_point=instants[0] if instants else None,
-        pinned=len(PinsTable(warehouse).of(application_id)),
-        windows=_windows(rows, folded=False),
-        put_together=_windows(rows, folded=True),
+        pinned=len(repo.pins.all()),
+        windows=_windows(rows, SpanKind.WINDOW),
+        put_together=_windows(rows, SpanKind.MERGED),
         backed_up_to_ms=int(rows["window_end_ms"].to_numpy().max()) if rows.num_rows else None,
         records=_sum(rows, "records"),
         bytes_by_role=_by_role(warehouse, application_id, rows),
         saved_bytes=sizes.get((SAVED, application_id), 0),
         ktable_bytes=sum(ktables.values()),
         growth=growth_of(rows, ktables, now_ms),
-        verified=Verified.of(warehouse, application_id),
+        verified=repo.verifications.verified(),
         drilled_at_ms=None if drill is None else drill.began_at_ms,
         drill_passed=None if drill is None else drill.passed,
-        unfinished_restores=len(
-            DrillsTable(warehouse).without_drills(
-                application_id, RestoresTable(warehouse).unfinished(application_id)
-            )
-        ),
+        unfinished_restores=len(repo.drills.without_drills(repo.restores.unfinished())),
     )
     return info if settings is None else _with_settings(info, settings, instants, now_ms)
 
@@ -248,27 +278,18 @@ def _expires(
             reason=NOT_BACKED_UP,
         )
 
-    pins = PinsTable(settings.warehouse).of(info.application_id)
-    kept = kept_points(
-        instants,
-        judge,
-        settings.keep,
-        now_ms=now_ms,
-        timezone=settings.windows.timezone,
-        backed_up_to_ms=info.backed_up_to_ms or 0,
-        pinned={pin.recovery_point_id for pin in pins},
-        restored=points_of_restores(settings.warehouse, info.application_id),
+    kept = kept_by_policy(
+        settings, instants, judge, now_ms=now_ms, backed_up_to_ms=info.backed_up_to_ms or 0
     )
     return len(instants) - len(kept)
 
 
-def _windows(rows: pa.Table, *, folded: bool) -> int:
-    keys = rows["window"].unique().to_pylist()
-    return sum((FOLDED in key) is folded and INCREMENT not in key for key in keys)
+def _windows(rows: pa.Table, kind: SpanKind) -> int:
+    return len(rows.filter(pc.field("kind") == kind)["window"].unique())
 
 
 def _by_role(warehouse: Warehouse, application_id: str, rows: pa.Table) -> dict[str, int]:
-    roles = TopicFactsTable(warehouse, application_id).roles()
+    roles = Repository.of(warehouse, application_id).topics.roles()
     found: dict[str, int] = {}
     sums = rows.group_by("topic").aggregate([("stored_bytes", "sum")])
     for topic, size in zip(
@@ -289,7 +310,7 @@ def _ktable_bytes(warehouse: Warehouse, application_id: str) -> Mapping[str, int
             return {}
     found: dict[str, int] = {}
     for path in stores:
-        table = open_table(path)
+        table = open_table(path, known=known_of(warehouse))
         added = None if table is None else pa.table(table.get_add_actions(flatten=True))
         if added is None or not added.num_rows:
             continue
@@ -308,7 +329,7 @@ def growth_of(rows: pa.Table, ktables: Mapping[str, int], now_ms: int) -> Growth
     """
     recent = rows.filter(
         (pc.field("window_end_ms") > now_ms - _GROWTH_DAYS * _DAY_MS)
-        & ~pc.match_substring(pc.field("window"), FOLDED)  # pyright: ignore[reportAttributeAccessIssue]
+        & (pc.field("kind") != SpanKind.MERGED)
     )
     steady = recent.filter(pc.field("continues"))
     if steady.num_rows:

@@ -1,35 +1,34 @@
 """The asset of a backup: one partition is one window, one materialisation one backup run."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 import dagster as dg
-from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
-from dagster._core.storage.tags import (
-    ASSET_PARTITION_RANGE_END_TAG,
-    ASSET_PARTITION_RANGE_START_TAG,
-    RUN_KEY_TAG,
-    SENSOR_NAME_TAG,
+from dagster._core.execution.backfill import (  # Dagster exports no filter of backfills
+    BulkActionsFilter,
+    BulkActionStatus,
 )
 
 from kstreams_assets.app.model import AppTopic
+from kstreams_assets.backup.report import TOPIC, TopicReport, WindowReport
 from kstreams_assets.backup.requests import Attempt, BackupRequest
-from kstreams_assets.backup.result import TopicBackup, TopicsNotReadError, WindowBackup
-from kstreams_assets.backup.run import back_up
-from kstreams_assets.backup.verdicts import checks_of, judge
+from kstreams_assets.backup.result import range_of
+from kstreams_assets.backup.run import BackupJob
+from kstreams_assets.backup.verdicts import checks_of
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import Evaluation
-from kstreams_assets.ktables.run import table_stores
-from kstreams_assets.orchestration.check_events import (
-    metadata_numbers,
-    window_check_events,
-    window_check_specs,
-)
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.ktables.stores import table_stores
+from kstreams_assets.orchestration.check_events import window_check_events, window_check_specs
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
+    NOT_FINISHED,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    RUN_KEY_TAG,
+    SENSOR_NAME_TAG,
     backup_key,
     backups_sensor,
     folded,
@@ -37,11 +36,11 @@ from kstreams_assets.orchestration.keys import (
     pool,
     recovery_points_key,
     topic_key,
+    window_partitions,
 )
 from kstreams_assets.orchestration.ktables import declared_fields
-from kstreams_assets.orchestration.partitions import window_partitions
+from kstreams_assets.orchestration.metadata import metadata
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
 from spark_resources.resource import SparkSessionResource
 
 _COLUMNS = (
@@ -113,9 +112,7 @@ class BackupRuns:
 
     def under_way(self, now: datetime) -> UnderWay | None:
         """What has not ended yet, whoever started it; None when nothing is under way."""
-        records = self.instance.get_run_records(
-            filters=dg.RunsFilter(statuses=list(NOT_FINISHED_STATUSES))
-        )
+        records = self.instance.get_run_records(filters=dg.RunsFilter(statuses=list(NOT_FINISHED)))
         for record in records:
             run = record.dagster_run
             if not self._writes_these_backups(run):
@@ -156,8 +153,8 @@ class BackupRuns:
             tags={
                 **self._tags,
                 **({_RETRY_TAG: "true"} if request.attempt > 1 else {}),
-                ASSET_PARTITION_RANGE_START_TAG: request.windows[0].key,
-                ASSET_PARTITION_RANGE_END_TAG: request.windows[-1].key,
+                RANGE_START_TAG: request.windows[0].key,
+                RANGE_END_TAG: request.windows[-1].key,
             },
         )
 
@@ -204,7 +201,7 @@ class BackupRuns:
     def _again(self, run: dg.DagsterRun) -> dg.RunRequest:
         """Dagster submits the run that it has when it sees the run key again."""
         added_by_dagster = ("dagster/", ".dagster/")
-        kept = {ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG}
+        kept = {RANGE_START_TAG, RANGE_END_TAG}
         return dg.RunRequest(
             run_key=run.tags[RUN_KEY_TAG],
             asset_selection=sorted(run.asset_selection or ()),
@@ -239,8 +236,8 @@ def _attempt(record: dg.RunRecord) -> Attempt:
     tags = record.dagster_run.tags
     ended_s = record.end_time or record.update_timestamp.timestamp()
     return Attempt(
-        first=tags.get(ASSET_PARTITION_RANGE_START_TAG, ""),
-        last=tags.get(ASSET_PARTITION_RANGE_END_TAG, ""),
+        first=tags.get(RANGE_START_TAG, ""),
+        last=tags.get(RANGE_END_TAG, ""),
         ended_at_ms=round(ended_s * 1000),
         succeeded=record.dagster_run.status is dg.DagsterRunStatus.SUCCESS,
         again=_RETRY_TAG in tags,
@@ -274,29 +271,28 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, spark: SparkSessionResource
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation]:
         topics = tuple(by_key[key] for key in sorted(context.selected_asset_keys))
-        began = time.monotonic()
         with told_as_failure():
-            windows = back_up(
-                settings,
-                calendar.windows(context.partition_keys),
-                topics=topics,
-                newest_closed=calendar.newest_closed(),
-                spark=spark,
-                run_id=context.run.run_id,
-            )
+            job = BackupJob(settings, spark, context.run.run_id, topics)
+            result = job.run(calendar.windows(context.partition_keys))
             context.log.info(
-                f"{len(windows)} windows, {sum(w.records for w in windows)} records,"
-                f" {time.monotonic() - began:.1f} s; Spark"
-                f" {'was started' if spark.is_started else 'was not needed'}."
+                f"{len(result.windows)} windows, {result.records} records, {result.took_s:.1f} s;"
+                f" Spark {'was started' if spark.is_started else 'was not needed'}."
             )
-            yield from _events(context, settings, windows)
-        unread = [one for window in windows for one in window.unread]
-        if unread:
+            reports = [WindowReport.of(one, settings.application) for one in result.windows]
+            yield from _events(context, settings, reports)
+        if unread := result.unread:
             # The run fails, so that the windows are tried again after a pause, but not for an
             # outage: what could be read is backed up, and the other windows need not wait.
             context.instance.add_run_tags(context.run.run_id, {PARTLY_DONE_TAG: "true"})
             with told_as_failure():
-                raise TopicsNotReadError(unread=unread)
+                topics = ", ".join(sorted({one.topic for one in unread}))
+                raise KStreamsAssetsError(
+                    f"Not backed up: {topics} in {range_of([one.window for one in unread])};"
+                    f" everything else of the run is done. {unread[0].reason.rstrip('.')}.",
+                    remedy="Run these windows again for these topics once the cause is removed (an"
+                    " open transaction has ended, the log can be read); the sensor of the backups"
+                    " does so by itself.",
+                )
 
     return backup
 
@@ -344,28 +340,24 @@ def _spec(
 def _events(
     context: dg.AssetExecutionContext,
     settings: ApplicationSettings,
-    windows: Sequence[WindowBackup],
+    windows: Sequence[WindowReport],
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation]:
     verdicts: dict[tuple[str, str], list[Evaluation]] = {}
-    for verdict in (v for window in windows for v in judge(window, settings.application)):
+    for verdict in (check for window in windows for check in window.checks):
         verdicts.setdefault((verdict.subject, verdict.check), []).append(verdict)
-    of_window = {window.window: window for window in windows}
-    unread = {one.topic for window in windows for one in window.unread}
-    by_topic: dict[str, list[TopicBackup]] = {topic: [] for topic in sorted(unread)}
-    for backup in (topic for window in windows for topic in window.topics):
-        by_topic.setdefault(backup.topic, []).append(backup)
-    for topic, backups in by_topic.items():
+    unread = {one.topic for report in windows for one in report.window.unread}
+    by_topic: dict[str, list[TopicReport]] = {topic: [] for topic in sorted(unread)}
+    for report in (topic for window in windows for topic in window.topics):
+        by_topic.setdefault(report.backup.topic, []).append(report)
+    for topic, reports in by_topic.items():
         key = backup_key(settings.application_id, topic)
         # One result would stand for all windows of the run.
-        whole = topic not in unread and all(of_window[one.window].holds(one) for one in backups)
-        for backup in backups:
-            window = of_window[backup.window]
+        whole = topic not in unread and all(one.window.holds(one.backup) for one in reports)
+        for report in reports:
             if whole:
-                context.add_asset_metadata(
-                    backup_metadata(backup, window.note), key, backup.window.key
-                )
+                context.add_asset_metadata(metadata(TOPIC, report), key, report.backup.window.key)
             else:
-                context.log_event(backup_event(key, window, backup))
+                context.log_event(backup_event(key, report))
         if whole:
             yield dg.MaterializeResult(asset_key=key)
         for check in topic_checks(settings.application.topic(topic)):
@@ -375,68 +367,14 @@ def _events(
 
 def backup_event(
     key: dg.AssetKey,
-    window: WindowBackup,
-    backup: TopicBackup,
+    report: TopicReport,
     more: Mapping[str, dg.MetadataValue] | None = None,
 ) -> dg.AssetMaterialization | dg.AssetObservation:
     """The event of one topic in one window.
 
     An observation where nothing was backed up, so that the partition does not turn green.
     """
-    event = dg.AssetMaterialization if window.holds(backup) else dg.AssetObservation
-    metadata = {**backup_metadata(backup, window.note), **(more or {})}
-    return event(key, partition=backup.window.key, metadata=metadata)
-
-
-def backup_metadata(backup: TopicBackup, note: str) -> dict[str, dg.MetadataValue]:
-    """Metadata of one topic in one window."""
-    rows = [
-        dg.TableRecord(
-            {
-                "partition": span.partition.partition,
-                "start": span.plan.start,
-                "end": span.plan.end,
-                "records": span.content.records,
-                "bytes": span.content.bytes,
-                "tombstones": span.content.tombstones,
-                "gaps": "; ".join(gap.describe() for gap in span.gaps),
-            }
-        )
-        for span in backup.spans
-    ]
-    numbers = {
-        "dagster/partition_row_count": backup.records,
-        "records": backup.records,
-        "bytes": backup.bytes,
-        "stored_bytes": backup.stored_bytes,
-        "tombstones": backup.tombstones,
-        "missing_offsets": backup.missing_offsets,
-        "odd_timestamps": sum(s.content.odd_timestamps for s in backup.spans),
-    }
-    values = metadata_numbers(numbers)
-    if backup.duration_s is not None:
-        values["duration_s"] = dg.MetadataValue.float(round(backup.duration_s, 3))
-    if backup.delta_version is not None:
-        values["delta_version"] = dg.MetadataValue.int(backup.delta_version)
-    if backup.recovery_point_id:
-        values["recovery_point"] = dg.MetadataValue.text(backup.recovery_point_id)
-    if rows:
-        values["offsets"] = dg.MetadataValue.table(rows, schema=_OFFSETS)
-    else:
-        note = note or "No recovery point before the end of this window knew the topic."
-    if note:
-        values["note"] = dg.MetadataValue.text(note)
-    return values
-
-
-_OFFSETS = dg.TableSchema(
-    [
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("start", "int", "First offset of the window"),
-        dg.TableColumn("end", "int", "Exclusive end"),
-        dg.TableColumn("records", "int"),
-        dg.TableColumn("bytes", "int", "Uncompressed keys, values and headers"),
-        dg.TableColumn("tombstones", "int"),
-        dg.TableColumn("gaps", "string", "Offsets without a record, and why"),
-    ]
-)
+    is_held = report.window.holds(report.backup)
+    event = dg.AssetMaterialization if is_held else dg.AssetObservation
+    values = {**metadata(TOPIC, report), **(more or {})}
+    return event(key, partition=report.backup.window.key, metadata=values)

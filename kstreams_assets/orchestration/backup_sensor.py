@@ -19,11 +19,12 @@ from kstreams_assets.backup.requests import (
     window_statuses,
     write_claim,
 )
-from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.model.tables import Lock
 from kstreams_assets.orchestration.backup import BackupRuns
 from kstreams_assets.orchestration.keys import backup_key, backups_sensor
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
 
 EVERY_S: Final = 30
 _LOCK_WAIT_S: Final = 10.0
@@ -50,8 +51,8 @@ def build_backup_sensor(settings: ApplicationSettings) -> dg.SensorDefinition:
     )
     def backups(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         # Two daemons may ask in the same instant; one after the other, they see each other.
-        lock = settings.warehouse.lock_file(f"backup-requests/{application_id}")
-        with warehouse_lock(lock, purpose="backup sensor", wait_s=_LOCK_WAIT_S):
+        repo = Repository.open(settings)
+        with repo.lock(Lock.BACKUP_SENSOR, purpose="backup sensor", wait_s=_LOCK_WAIT_S):
             return _Tick(settings, BackupRuns(settings, context.instance), context.cursor).result()
 
     return backups

@@ -1,5 +1,6 @@
 """Checks with one evaluation for each window, as Dagster's specs and events."""
 
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -13,17 +14,26 @@ CHECK_SEVERITY: Final = {
     Severity.WARN: dg.AssetCheckSeverity.WARN,
 }
 _MOST: Final = 10
+TOOK: Final = "evaluation_took_s"
+"""Metadata of a check: how long its evaluation took."""
+_SHARE: Final = 20
+"""Checks of sensors are evaluated so seldom that they take at most a twentieth of the time."""
 
 
 def window_check_specs(
-    checks: Mapping[dg.AssetKey, Mapping[str, str]], windows: dg.TimeWindowPartitionsDefinition
+    checks: Mapping[dg.AssetKey, Mapping[str, str]],
+    windows: dg.TimeWindowPartitionsDefinition,
+    *,
+    blocking: bool = False,
 ) -> list[dg.AssetCheckSpec]:
     """The specs of checks, given by asset as name -> claim."""
     with warnings.catch_warnings():
         # Partitions of checks are a preview in this Dagster; it is pinned, and tests cover them.
         warnings.simplefilter("ignore", dg.PreviewWarning)
         return [
-            dg.AssetCheckSpec(name, asset=key, description=text, partitions_def=windows)
+            dg.AssetCheckSpec(
+                name, asset=key, description=text, blocking=blocking, partitions_def=windows
+            )
             for key, of_asset in checks.items()
             for name, text in of_asset.items()
         ]
@@ -68,3 +78,18 @@ def window_evaluation(key: dg.AssetKey, check: str, verdict: Evaluation) -> dg.A
 def metadata_numbers(numbers: Mapping[str, int]) -> dict[str, dg.MetadataValue]:
     """Numbers as metadata, which the UI plots."""
     return {name: dg.MetadataValue.int(value) for name, value in numbers.items()}
+
+
+def is_check_due(instance: dg.DagsterInstance, key: dg.AssetCheckKey, *, every_s: float) -> bool:
+    """Whether a sensor is to evaluate a check again.
+
+    Dagster's own record decides: a cursor is not kept when a tick fails.
+    """
+    record = instance.get_latest_asset_check_evaluation_record(key)
+    event = record.event if record else None
+    evaluation = event.asset_check_evaluation if event else None
+    if event is None or evaluation is None:  # never, or a run that evaluates it did not end
+        return True
+    took = evaluation.metadata.get(TOOK)
+    took_s = took.value if isinstance(took, dg.FloatMetadataValue) and took.value else 0.0
+    return not 0 <= time.time() - event.timestamp < max(every_s, _SHARE * took_s)

@@ -6,20 +6,19 @@ from typing import Final
 
 import dagster as dg
 
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import (
-    AT_WINDOWS,
-    NULL,
+from kstreams_assets.completeness.result import AT_WINDOWS, NULL, RuleCheck, counts, rule_checks
+from kstreams_assets.ktables.stores import table_stores
+from kstreams_assets.model.rule_results import (
+    RULE,
     Outcome,
-    RuleCheck,
     RuleResult,
-    counts,
+    Sample,
     explanation_of,
     is_red,
-    rule_checks,
     severity_of,
 )
-from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.check_events import CHECK_SEVERITY, window_check_specs
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
@@ -30,38 +29,25 @@ from kstreams_assets.orchestration.keys import (
     group,
     ktable_key,
     recovery_points_key,
+    window_partitions,
 )
-from kstreams_assets.orchestration.partitions import window_partitions
+from kstreams_assets.orchestration.metadata import Values, metadata, table
+from kstreams_assets.public_form import Form, Value
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
 from spark_resources.resource import SparkSessionResource
-from spark_resources.work import Sample
 
-Values = dict[str, dg.MetadataValue]
-
-_RULES: Final = dg.TableSchema(
-    [
-        dg.TableColumn("rule", "string"),
-        dg.TableColumn("outcome", "string", "passed, violated, not_verifiable or failed"),
-        dg.TableColumn("violations", "int", "Rows in violation"),
-        dg.TableColumn("stores_from", "string", "Where the content of stores came from"),
-        dg.TableColumn("took_ms", "int"),
-        dg.TableColumn("explanation", "string"),
-    ]
+_EVALUATION: Final = Form(
+    RuleResult,
+    "outcome violations",
+    Value("took_s", of=lambda result: result.took_ms / 1000),
+    Value("recovery_point", of=lambda result: result.point_id or None),
+    Value("stores_from", of=lambda result: result.stores_from or None),
 )
 
 
 def rule_metadata(result: RuleResult) -> Values:
     """Of one evaluation: how it came out, at which point, and the first rows in violation."""
-    values: Values = {
-        "outcome": dg.MetadataValue.text(result.outcome.value),
-        "violations": dg.MetadataValue.int(result.violations),
-        "took_s": dg.MetadataValue.float(round(result.took_ms / 1000, 3)),
-    }
-    if result.point_id:
-        values["recovery_point"] = dg.MetadataValue.text(result.point_id)
-    if result.stores_from:
-        values["stores_from"] = dg.MetadataValue.text(result.stores_from)
+    values = metadata(_EVALUATION, result)
     if result.sample.rows:
         values["rows_in_violation"] = sample_table(result.sample)
     return values
@@ -92,24 +78,11 @@ def evaluation_metadata(results: Sequence[RuleResult]) -> Values:
         "took_s": dg.MetadataValue.float(round(sum(r.took_ms for r in results) / 1000, 3)),
     }
     if results:
-        values["evaluations"] = dg.MetadataValue.table(
-            [dg.TableRecord(_row(result)) for result in results], schema=_RULES
-        )
+        values["evaluations"] = table(RULE, results)
         points = sorted({result.point_id for result in results} - {""})
         if points:
             values["recovery_point"] = dg.MetadataValue.text(", ".join(points))
     return values
-
-
-def _row(result: RuleResult) -> dict[str, str | int]:
-    return {
-        "rule": result.rule,
-        "outcome": result.outcome.value,
-        "violations": result.violations,
-        "stores_from": result.stores_from,
-        "took_ms": result.took_ms,
-        "explanation": explanation_of(result),
-    }
 
 
 _MOST: Final = 10
@@ -228,7 +201,7 @@ def _spec(
     key: dg.AssetKey, settings: ApplicationSettings, checks: Sequence[RuleCheck]
 ) -> dg.AssetSpec:
     application_id = settings.application_id
-    table = settings.warehouse.control("completeness_results")
+    results = settings.warehouse.control("completeness_results")
     listed = "\n".join(f"- `{check.name}`: {check.claim}" for check in checks)
     return dg.AssetSpec(
         key=key,
@@ -241,7 +214,7 @@ def _spec(
             f"What `{application_id}` must keep true so that nothing is lost, evaluated at the"
             " recovery point that ends each window: records in flight are counted, so they are no"
             " violation. Stores come from their KTable snapshots where there are any, else from"
-            f" their changelogs.\n\nResults: table `{table}`; at any other recovery point:"
+            f" their changelogs.\n\nResults: table `{results}`; at any other recovery point:"
             " `kstreams-assets completeness check --app defs.yaml --as-of TIME`.\n\n"
             f"**Checks**\n\n{listed}"
         ),
@@ -250,7 +223,7 @@ def _spec(
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         metadata={
-            "dagster/uri": str(table),
+            "dagster/uri": str(results),
             "dagster/table_name": "completeness_results",
         },
     )

@@ -12,24 +12,32 @@ from kstreams_assets.app_file.read import FILE, application_model
 from kstreams_assets.orchestration.backup import build_backup_assets
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.completeness import build_completeness_assets
-from kstreams_assets.orchestration.drill import build_drill_assets, build_drill_schedules
-from kstreams_assets.orchestration.expire import build_expire_assets, build_expire_schedules
+from kstreams_assets.orchestration.drill import (
+    build_drill_assets,
+    build_drill_job,
+    build_drill_schedules,
+)
 from kstreams_assets.orchestration.follow_up import build_follow_up_sensors
 from kstreams_assets.orchestration.governance import (
     build_governance_asset,
     build_governance_schedules,
 )
 from kstreams_assets.orchestration.ktables import build_ktable_assets
+from kstreams_assets.orchestration.object_store import store_resources
 from kstreams_assets.orchestration.recovery_point_sensor import build_recovery_point_sensor
 from kstreams_assets.orchestration.recovery_points import build_recovery_points_asset
 from kstreams_assets.orchestration.reports import build_reports_sensor
-from kstreams_assets.orchestration.restore import build_restore_assets
-from kstreams_assets.orchestration.second_copy import (
+from kstreams_assets.orchestration.restorable import (
+    build_restorable_asset,
+    build_restorable_sensor,
+)
+from kstreams_assets.orchestration.restore import build_restore_assets, build_restore_job
+from kstreams_assets.orchestration.topics import topic_specs
+from kstreams_assets.orchestration.upkeep import (
+    build_expire_assets,
+    build_expire_schedules,
     build_second_copy_assets,
     build_second_copy_schedules,
-)
-from kstreams_assets.orchestration.topics import topic_specs
-from kstreams_assets.orchestration.verification import (
     build_verification_asset,
     build_verification_schedules,
 )
@@ -44,19 +52,23 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
     """Topics, recovery points, backups, KTables and restores of one application, and the sensors.
 
     The resource `spark` (`spark_resources.resource.SparkSessionResource`) has to be bound by the
-    code location; pass several applications through `orchestration.topics.share_topics`.
+    code location; pass several applications through `orchestration.topics.share_topics`. A
+    warehouse in an object store brings its own resource (`dagster_aws.s3.S3Resource`).
 
     Raises:
         ConfigurationError: Names collide, or the windows are not understood.
     """
-    return dg.Definitions(
+    topics = topic_specs(settings)  # refuses colliding names
+    restores = build_restore_assets(settings)
+    definitions = dg.Definitions(
         assets=[
-            *topic_specs(settings),
+            *topics,
             build_recovery_points_asset(settings),
             build_backup_assets(settings),
             *build_ktable_assets(settings),
             *build_completeness_assets(settings),
-            *build_restore_assets(settings),
+            build_restorable_asset(settings),
+            *restores,
             *build_drill_assets(settings),
             build_governance_asset(settings),
             *build_expire_assets(settings),
@@ -74,8 +86,13 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
             build_recovery_point_sensor(settings),
             build_backup_sensor(settings),
             build_reports_sensor(settings),
+            build_restorable_sensor(settings),
             *build_follow_up_sensors(settings),
         ],
+        resources=store_resources(settings),
+    )
+    return dg.Definitions.merge(
+        definitions, build_restore_job(settings, restores), build_drill_job(settings)
     )
 
 

@@ -6,21 +6,23 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import dagster as dg
-from dagster._core.storage.dagster_run import IN_PROGRESS_RUN_STATUSES
-from dagster._core.storage.tags import (
-    ASSET_PARTITION_RANGE_END_TAG,
-    ASSET_PARTITION_RANGE_START_TAG,
-    SENSOR_NAME_TAG,
-)
 
 from kstreams_assets.backup.requests import window_statuses
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.completeness.result import AT_WINDOWS, rule_checks
-from kstreams_assets.ktables.run import table_stores
-from kstreams_assets.orchestration.keys import completeness_key, follow_up_sensor, ktable_key
+from kstreams_assets.ktables.stores import table_stores
+from kstreams_assets.model.spans import Window
+from kstreams_assets.orchestration.keys import (
+    IN_PROGRESS,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    SENSOR_NAME_TAG,
+    completeness_key,
+    follow_up_sensor,
+    ktable_key,
+)
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.spans import Window
 
 EVERY_S: Final = 30
 MOST_WINDOWS: Final = 200
@@ -58,12 +60,12 @@ def build_follow_up_sensors(settings: ApplicationSettings) -> list[dg.SensorDefi
     def follow_up(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         waiting = Waiting.parse(context.cursor).with_closed(WindowCalendar(settings.windows))
         own = {SENSOR_NAME_TAG: name, "kstreams/app": application_id}
-        filters = dg.RunsFilter(tags=own, statuses=list(IN_PROGRESS_RUN_STATUSES))
+        filters = dg.RunsFilter(tags=own, statuses=list(IN_PROGRESS))
         going_on = context.instance.get_runs(filters, limit=1)
         if going_on:
             # The windows that close meanwhile are then one run, with one start of Spark.
             return _wait(f"Run {going_on[0].run_id} has not ended.", waiting)
-        ledger_version = Ledger(settings.warehouse, application_id).version()
+        ledger_version = Repository.open(settings).ledger.version()
         if not waiting.windows or ledger_version == waiting.ledger_version:
             return _wait(f"{len(waiting.windows)} windows are not backed up yet.", waiting)
         statuses = window_statuses(settings)
@@ -79,8 +81,8 @@ def build_follow_up_sensors(settings: ApplicationSettings) -> list[dg.SensorDefi
             asset_selection=targets,
             tags={
                 "kstreams/app": application_id,
-                ASSET_PARTITION_RANGE_START_TAG: ready[0].key,
-                ASSET_PARTITION_RANGE_END_TAG: ready[-1].key,
+                RANGE_START_TAG: ready[0].key,
+                RANGE_END_TAG: ready[-1].key,
             },
         )
         rest = tuple(window for window in waiting.windows if window not in ready)

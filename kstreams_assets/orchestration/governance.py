@@ -1,98 +1,68 @@
 """The asset of the governance checks, and what Dagster shows of them."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import dagster as dg
 
 from kstreams_assets.app.model import StreamsApplication
-from kstreams_assets.checks import Evaluation, Finding, Outcome, Severity
+from kstreams_assets.checks import Evaluation
 from kstreams_assets.governance.facts import GovernanceFacts
-from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.judge import CHECKS, lags_of
 from kstreams_assets.governance.run import check_governance
-from kstreams_assets.orchestration.check_events import CHECK_SEVERITY, metadata_numbers
+from kstreams_assets.model.governance_report import (
+    EVALUATION,
+    REPORT,
+    GovernanceReport,
+    is_compared,
+)
+from kstreams_assets.orchestration.check_events import CHECK_SEVERITY
 from kstreams_assets.orchestration.failure import told_as_failure
-from kstreams_assets.orchestration.keys import folded, governance_key, group, topic_key
+from kstreams_assets.orchestration.keys import governance_key, group, topic_key
+from kstreams_assets.orchestration.metadata import Values, metadata, table
+from kstreams_assets.orchestration.upkeep import schedules
+from kstreams_assets.public_form import Form, Value
 from kstreams_assets.settings import ApplicationSettings
 
-_FINDINGS = dg.TableSchema(
-    [
-        dg.TableColumn("subject", "string", "Topic, store or application"),
-        dg.TableColumn("found", "string", "What is"),
-        dg.TableColumn("expected", "string", "What should be"),
-        dg.TableColumn("remedy", "string", "What to do"),
-        dg.TableColumn("severity", "string"),
-    ]
+_TOPIC: Final = Form(
+    tuple,
+    Value("topic", of=lambda row: row[0].name),
+    Value("roles", of=lambda row: ", ".join(sorted(row[1]))),
+    Value("partitions", int, lambda row: row[0].partitions),
+    Value("replication_factor", int, lambda row: row[0].replication_factor),
+    Value(
+        "in_sync",
+        int,
+        lambda row: row[0].in_sync,
+        text="Fewest replicas in sync of a partition",
+    ),
+    Value("min_insync_replicas", int, lambda row: row[0].number("min.insync.replicas", 1)),
+    Value("cleanup_policy", of=lambda row: ",".join(sorted(row[0].policies))),
+    Value("retention_ms", int, lambda row: row[0].number("retention.ms", -1)),
+    Value(
+        "offset_lag",
+        int,
+        lambda row: row[2],
+        text="Offsets that the application has not processed",
+    ),
 )
-_TOPICS = dg.TableSchema(
-    [
-        dg.TableColumn("topic", "string"),
-        dg.TableColumn("roles", "string"),
-        dg.TableColumn("partitions", "int"),
-        dg.TableColumn("replication_factor", "int"),
-        dg.TableColumn("in_sync", "int", "Fewest replicas in sync of a partition"),
-        dg.TableColumn("min_insync_replicas", "int"),
-        dg.TableColumn("cleanup_policy", "string"),
-        dg.TableColumn("retention_ms", "int"),
-        dg.TableColumn("offset_lag", "int", "Offsets that the application has not processed"),
-    ]
-)
+"""Of a topic: how it stands on the cluster, its roles, and the lag, None for no input."""
 
 
 def report_metadata(
     report: GovernanceReport, facts: GovernanceFacts, application: StreamsApplication
-) -> dict[str, dg.MetadataValue]:
+) -> Values:
     """Metadata of the asset `<app>/governance`: numbers to plot, and the topics as they stand."""
     lags = lags_of(facts)
-    numbers = {
-        "errors": len(report.of_severity(Severity.ERROR)),
-        "warnings": len(report.of_severity(Severity.WARN)),
-        "failed_checks": sum(bool(evaluation.findings) for evaluation in report.evaluations),
-        "offset_lag": sum(lags.values()),
-    }
+    topics = [
+        (topic, application.topic(name).roles, lags.get(name))
+        for name, topic in sorted(facts.topics.items())
+    ]
     return {
-        **metadata_numbers(numbers),
-        "judged_at": dg.MetadataValue.timestamp(report.judged_at_ms / 1000),
-        "cluster_id": dg.MetadataValue.text(report.cluster_id),
-        "topics": dg.MetadataValue.table(
-            [
-                dg.TableRecord(
-                    {
-                        "topic": name,
-                        "roles": ", ".join(sorted(application.topic(name).roles)),
-                        "partitions": topic.partitions,
-                        "replication_factor": topic.replication_factor,
-                        "in_sync": topic.in_sync,
-                        "min_insync_replicas": topic.number("min.insync.replicas", 1),
-                        "cleanup_policy": ",".join(sorted(topic.policies)),
-                        "retention_ms": topic.number("retention.ms", -1),
-                        "offset_lag": lags.get(name),
-                    }
-                )
-                for name, topic in sorted(facts.topics.items())
-            ],
-            schema=_TOPICS,
-        ),
+        **metadata(REPORT, report),
+        "offset_lag": dg.MetadataValue.int(sum(lags.values())),
+        "topics": table(_TOPIC, topics),
     }
-
-
-def findings_table(findings: tuple[Finding, ...]) -> dg.TableMetadataValue:
-    """Findings as a table."""
-    return dg.MetadataValue.table(
-        [
-            dg.TableRecord(
-                {
-                    "subject": finding.subject,
-                    "found": finding.found,
-                    "expected": finding.expected,
-                    "remedy": finding.action,
-                    "severity": finding.severity.value,
-                }
-            )
-            for finding in findings
-        ],
-        schema=_FINDINGS,
-    )
 
 
 def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
@@ -139,7 +109,7 @@ def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition
             )
         for evaluation in report.evaluations:
             wanted = dg.AssetCheckKey(key, evaluation.check) in context.selected_asset_check_keys
-            if wanted and evaluation.outcome is not Outcome.NOT_VERIFIABLE:
+            if wanted and is_compared(evaluation):
                 yield _check_result(key, evaluation)
 
     return governance
@@ -147,34 +117,17 @@ def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition
 
 def build_governance_schedules(settings: ApplicationSettings) -> list[dg.ScheduleDefinition]:
     """The schedule of `governance.every`, none without it; on where the sensors are on."""
-    cron = settings.governance.every
-    if cron is None:
-        return []
-    on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
-    return [
-        dg.ScheduleDefinition(
-            name=f"{folded(settings.application_id)}_governance",
-            target=dg.AssetSelection.assets(governance_key(settings.application_id)),
-            cron_schedule=cron,
-            default_status=on if settings.sensors_running else off,
-            description=f"Compares what is declared of {settings.application_id} with its cluster.",
-        )
-    ]
+    cron, key = settings.governance.every, governance_key(settings.application_id)
+    text = f"Compares what is declared of {settings.application_id} with its cluster."
+    return schedules(settings, "governance", key, cron, text)
 
 
 def _check_result(key: dg.AssetKey, evaluation: Evaluation) -> dg.AssetCheckResult:
-    metadata: dict[str, dg.MetadataValue] = {
-        "findings_count": dg.MetadataValue.int(len(evaluation.findings)),
-    }
-    if evaluation.findings:
-        metadata["findings"] = findings_table(evaluation.findings)
-    if evaluation.not_judged:
-        metadata["not_judged"] = dg.MetadataValue.text(" ".join(evaluation.not_judged))
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=evaluation.check,
         passed=evaluation.passed,
         severity=CHECK_SEVERITY[evaluation.severity],
         description=evaluation.explanation,
-        metadata=metadata,
+        metadata=metadata(EVALUATION, evaluation),
     )

@@ -1,51 +1,69 @@
-"""Names of assets, groups, pools and tags.
+"""Names of assets, groups, pools and tags, and the windows as partitions.
 
 The last part of a key is what a node of the lineage shows: it says what the asset is. A topic is
 `kafka/<topic>`, since applications share topics; all else begins with the application's id.
 """
 
+import warnings
 from collections.abc import Iterable
 from typing import Final
 
 import dagster as dg
 
 from kstreams_assets.app.names import folded as folded
-from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.calendar import WindowCalendar, key_format, not_understood, start_of
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
+from kstreams_assets.settings import WindowSchedule
 
 GROUP_OFFSETS: Final = "group_offsets"
 """Stands among the topics of a restore."""
 RESTORED_COMPLETENESS: Final = "restored_completeness"
 """Stands among the topics of a restore where there are completeness rules."""
+RANGE_START_TAG: Final = "dagster/asset_partition_range_start"
+RANGE_END_TAG: Final = "dagster/asset_partition_range_end"
+PARTITION_TAG: Final = "dagster/partition"
+BACKFILL_TAG: Final = "dagster/backfill"
+RUN_KEY_TAG: Final = "dagster/run_key"
+SENSOR_NAME_TAG: Final = "dagster/sensor_name"
+"""Tags that Dagster gives runs and reads; it exports no names for them."""
+IN_PROGRESS: Final = (
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+    dg.DagsterRunStatus.SUSPENDED,
+)
+NOT_FINISHED: Final = (
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.QUEUED,
+    *IN_PROGRESS,
+)
+"""Of runs: the statuses with a worker or a suspended one, and all before the end."""
 DRILL_POOL: Final = "kstreams_drills"
 """The pool (size 1) of all drills: side by side they would measure each other."""
-
-
-class CollidingNamesError(ConfigurationError):
-    """Two names that Dagster cannot tell apart."""
-
-    def __init__(self, *, first: str, second: str) -> None:
-        super().__init__(
-            f"Dagster cannot tell {first!r} and {second!r} apart: it folds names to letters, digits"
-            " and underscores.",
-            remedy="Leave one of the two out (a topic: list it under not_mine; a store: give it"
-            " ktable: false; an application: put it into a code location of its own), or rename it"
-            " in Kafka.",
-        )
-        self.first = first
-        self.second = second
 
 
 def refuse_collisions(names: Iterable[str]) -> None:
     """Refuse names of which two fold to the same identifier.
 
     Raises:
-        CollidingNamesError: It names the two.
+        ConfigurationError: It names the two.
     """
     seen: dict[str, str] = {}
     for name in sorted(set(names)):
         other = seen.setdefault(folded(name), name)
         if other != name:
-            raise CollidingNamesError(first=other, second=name)
+            raise collision(other, name)
+
+
+def collision(first: str, second: str) -> ConfigurationError:
+    """The error for two names that Dagster cannot tell apart."""
+    return ConfigurationError(
+        f"Dagster cannot tell {first!r} and {second!r} apart: it folds names to letters, digits"
+        " and underscores.",
+        remedy="Leave one of the two out (a topic: list it under not_mine; a store: give it"
+        " ktable: false; an application: put it into a code location of its own), or rename it"
+        " in Kafka.",
+    )
 
 
 def topic_key(topic: str) -> dg.AssetKey:
@@ -113,9 +131,29 @@ def verification_key(application_id: str) -> dg.AssetKey:
     return dg.AssetKey([application_id, "verification"])
 
 
+def restorable_key(application_id: str) -> dg.AssetKey:
+    """Whether an application could be restored right now."""
+    return dg.AssetKey([application_id, "restorable"])
+
+
 def group(application_id: str, part: str) -> str:
     """The group of an application's topics, backups and so on."""
     return f"{folded(application_id)}/{part}"
+
+
+def restore_op(application_id: str) -> str:
+    """The op that restores topics, whose configuration is that of a restore."""
+    return f"restore_{folded(application_id)}"
+
+
+def restore_job(application_id: str) -> str:
+    """The job that restores an application."""
+    return f"{folded(application_id)}_restore"
+
+
+def drill_job(application_id: str) -> str:
+    """The job that makes a drill of an application."""
+    return f"{folded(application_id)}_drill"
 
 
 def pool(application_id: str) -> str:
@@ -133,11 +171,6 @@ def completeness_pool(application_id: str) -> str:
     return f"kstreams_completeness_{folded(application_id)}"
 
 
-def drill_schedule(application_id: str) -> str:
-    """The schedule of an application's restore drills."""
-    return f"{folded(application_id)}_drill"
-
-
 def recovery_points_sensor(application_id: str) -> str:
     """The sensor that takes an application's recovery points."""
     return f"{folded(application_id)}_recovery_points"
@@ -153,6 +186,66 @@ def reports_sensor(application_id: str) -> str:
     return f"{folded(application_id)}_reports"
 
 
+def restorable_sensor(application_id: str) -> str:
+    """The sensor that evaluates whether an application could be restored right now."""
+    return f"{folded(application_id)}_restorable"
+
+
 def follow_up_sensor(application_id: str) -> str:
     """The sensor that requests KTables and rules of windows that are backed up."""
     return f"{folded(application_id)}_follow_up"
+
+
+with warnings.catch_warnings():
+    # A beta parameter in this Dagster; it is pinned, and tests cover it.
+    warnings.simplefilter("ignore", dg.BetaWarning)
+    UP_TO_THE_OPEN_WINDOW: Final = dg.TimeWindowPartitionMapping(
+        allow_nonexistent_upstream_partitions=True
+    )
+    """From backups, which have closed windows only, to restores."""
+
+
+def window_partitions(schedule: WindowSchedule) -> dg.TimeWindowPartitionsDefinition:
+    """The closed windows of a schedule; none before the first backup, once there is one.
+
+    Raises:
+        ConfigurationError: Start or cron is not understood.
+    """
+    return _partitions(schedule)
+
+
+def restorable_windows(schedule: WindowSchedule) -> dg.TimeWindowPartitionsDefinition:
+    """The windows that can be restored: the open one too.
+
+    Raises:
+        ConfigurationError: Start or cron is not understood.
+    """
+    return _partitions(schedule, open_too=True)
+
+
+def _first_shown(schedule: WindowSchedule) -> str:
+    """The window in which the application was first seen, if the schedule does not start later."""
+    start = start_of(schedule).strftime(key_format(schedule))
+    try:
+        seen_ms = schedule.first_seen_ms()
+    except KStreamsAssetsError:  # definitions load without the warehouse
+        seen_ms = None
+    if seen_ms is not None:
+        start = max(start, WindowCalendar(schedule).key_at(seen_ms))
+    return start
+
+
+def _partitions(
+    schedule: WindowSchedule, *, open_too: bool = False
+) -> dg.TimeWindowPartitionsDefinition:
+    WindowCalendar(schedule)
+    try:
+        return dg.TimeWindowPartitionsDefinition(
+            start=_first_shown(schedule),
+            fmt=key_format(schedule),
+            cron_schedule=schedule.cron,
+            timezone=schedule.timezone,
+            end_offset=1 if open_too else 0,
+        )
+    except (dg.DagsterInvalidDefinitionError, ValueError) as error:
+        raise not_understood(schedule, error) from error

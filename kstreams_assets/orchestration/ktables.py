@@ -8,16 +8,14 @@ import pyarrow as pa
 
 from kstreams_assets.app.store_columns import KEY_PARTS, POSITION, RAW, decoded_columns
 from kstreams_assets.app.store_format import StoreKind
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.checks import KTABLE_CHECKS, judge_all
-from kstreams_assets.ktables.run import make_snapshots, table_stores
-from kstreams_assets.ktables.snapshot import Snapshot, TableStore
+from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.ktables.state import written_fields
-from kstreams_assets.orchestration.check_events import (
-    metadata_numbers,
-    window_check_events,
-    window_check_specs,
-)
+from kstreams_assets.ktables.stores import table_stores
+from kstreams_assets.model.snapshot import SNAPSHOT, Snapshot, TableStore
+from kstreams_assets.orchestration.check_events import window_check_events, window_check_specs
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
     backup_key,
@@ -28,10 +26,10 @@ from kstreams_assets.orchestration.keys import (
     recovery_points_key,
     refuse_collisions,
     topic_key,
+    window_partitions,
 )
-from kstreams_assets.orchestration.partitions import window_partitions
+from kstreams_assets.orchestration.metadata import metadata
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
 from spark_resources.resource import SparkSessionResource
 
 _AS_THEY_ARE = ("partition", "offset", "timestamp_ms", "headers", "key", "value")
@@ -114,26 +112,6 @@ def declared_fields(
     return found
 
 
-_PROBLEMS = dg.TableSchema(
-    [
-        dg.TableColumn("topic", "string"),
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("offset", "int"),
-        dg.TableColumn("problem", "string", "Why the row could not be decoded"),
-    ]
-)
-_PARTITIONS = dg.TableSchema(
-    [
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("log_start", "int", "First offset of the log that counts"),
-        dg.TableColumn("end", "int", "Exclusive end"),
-        dg.TableColumn("excluded", "int", "Offsets below the end that are not in it"),
-        dg.TableColumn("rows", "int"),
-        dg.TableColumn("bytes", "int", "Uncompressed keys, values and headers"),
-    ]
-)
-
-
 def column_schema(store: TableStore) -> dg.TableSchema:
     """The columns as declared, fields of structures dotted (`decoded_value.total_cents`)."""
     sources = dict(store.format.lineage)
@@ -206,64 +184,6 @@ def sql_type(kind: pa.DataType) -> str:
     return _SQL_TYPES.get(str(kind), str(kind))
 
 
-def snapshot_metadata(snapshot: Snapshot) -> dict[str, dg.MetadataValue]:
-    """Metadata of one window."""
-    values: dict[str, dg.MetadataValue] = {
-        **metadata_numbers(
-            {
-                "dagster/partition_row_count": snapshot.rows,
-                "rows": snapshot.rows,
-                "bytes": snapshot.bytes,
-                "records_read": snapshot.records,
-                "problem_rows": snapshot.problem_rows,
-            }
-        ),
-        "recovery_point": dg.MetadataValue.text(snapshot.point_id),
-        "taken_at": dg.MetadataValue.timestamp(snapshot.taken_at_ms / 1000),
-        "proved": dg.MetadataValue.bool(snapshot.proved),
-        "base_window": dg.MetadataValue.text(snapshot.base_window or "none: from the log's begin"),
-        "duration_s": dg.MetadataValue.float(round(snapshot.took_ms / 1000, 3)),
-        "offsets": dg.MetadataValue.table(_partitions(snapshot), schema=_PARTITIONS),
-    }
-    if snapshot.reason:
-        values["reason"] = dg.MetadataValue.text(snapshot.reason)
-    if snapshot.delta_version is not None:
-        values["delta_version"] = dg.MetadataValue.int(snapshot.delta_version)
-    if snapshot.problems:
-        values["problems"] = dg.MetadataValue.table(_problems(snapshot), schema=_PROBLEMS)
-    return values
-
-
-def _partitions(snapshot: Snapshot) -> list[dg.TableRecord]:
-    return [
-        dg.TableRecord(
-            {
-                "partition": partition.partition,
-                "log_start": partition.log_start,
-                "end": partition.end,
-                "excluded": sum(hole.end - hole.start for hole in partition.excluded),
-                "rows": partition.rows,
-                "bytes": partition.bytes,
-            }
-        )
-        for partition in snapshot.partitions
-    ]
-
-
-def _problems(snapshot: Snapshot) -> list[dg.TableRecord]:
-    return [
-        dg.TableRecord(
-            {
-                "topic": snapshot.topic,
-                "partition": problem.partition,
-                "offset": problem.offset,
-                "problem": problem.problem,
-            }
-        )
-        for problem in snapshot.problems
-    ]
-
-
 _Event = dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation
 
 
@@ -273,7 +193,7 @@ def build_ktable_assets(settings: ApplicationSettings) -> list[dg.AssetsDefiniti
     Needs the resource `spark` (`SparkSessionResource`).
 
     Raises:
-        CollidingNamesError: Dagster would take two of the stores for one.
+        ConfigurationError: Dagster would take two of the stores for one.
         ConfigurationError: Declared lineage names no topic of the application.
     """
     by_key = {
@@ -368,7 +288,7 @@ def _events(
     for name, of_store in sorted(by_store.items()):
         key = ktable_key(settings.application_id, name)
         for snapshot in of_store:
-            context.add_asset_metadata(snapshot_metadata(snapshot), key, snapshot.window.key)
+            context.add_asset_metadata(metadata(SNAPSHOT, snapshot), key, snapshot.window.key)
         yield dg.MaterializeResult(asset_key=key, metadata=_columns(stores[name], settings))
         for check in KTABLE_CHECKS:
             of_check = [v for v in verdicts if (v.subject, v.check) == (name, check)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from kstreams_assets.orchestration.object_store import one_store_for_each_key
 from kstreams_assets.orchestration.topics import share_topics
 from spark_resources.resource import SparkSessionResource
 
@@ -18,7 +19,9 @@ def load_applications(definitions_file: str) -> Callable[[], dg.Definitions]:
 
     @dg.definitions
     def loaded() -> dg.Definitions:
-        applications = dg.load_from_defs_folder(path_within_project=Path(definitions_file).parent)
+        folder = Path(definitions_file).parent
+        with one_store_for_each_key():
+            applications = dg.load_from_defs_folder(path_within_project=folder)
         return dg.Definitions.merge(
             share_topics(applications),
             dg.Definitions(

@@ -9,25 +9,29 @@ import dagster as dg
 
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.orchestration.keys import recovery_points_key, recovery_points_sensor
-from kstreams_assets.orchestration.recovery_points import point_metadata, restorable_metadata
+from kstreams_assets.model.point import POINT, RecoveryPoint
+from kstreams_assets.model.restorability import Recency
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.orchestration.check_events import TOOK, is_check_due
+from kstreams_assets.orchestration.keys import (
+    recovery_points_key,
+    recovery_points_sensor,
+    restorable_key,
+)
+from kstreams_assets.orchestration.metadata import Values, metadata
+from kstreams_assets.orchestration.recovery_points import RECENCY
 from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.repository.coverage import recovery_point_is_recent
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.coverage import Recency, recovery_point_is_recent
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.table import STORAGE_FAILURES
+from kstreams_assets.store.failures import storage_errors
 
 CALL_TIMEOUT_S: Final = 10.0
 """Longest wait for one answer of the cluster; Dagster gives a tick 60 s."""
 
 LOCK_WAIT_S: Final = 20.0
 EVENT_EVERY_S: Final = 60
-CHECK_SHARE: Final = 20
-"""The check is evaluated so seldom that it takes at most a twentieth of the time."""
 _CHECK: Final = "recovery_point_is_recent"
-_CHECK_TOOK: Final = "evaluation_took_s"
 _CURSOR_VERSION: Final = 1
 
 
@@ -68,7 +72,7 @@ def build_recovery_point_sensor(settings: ApplicationSettings) -> dg.SensorDefin
     @dg.sensor(
         name=recovery_points_sensor(application_id),
         # Dagster looks every five seconds; a tick a moment too early would wait for the next look.
-        minimum_interval_seconds=max(1, settings.recovery_points.every_s - 1),
+        minimum_interval_seconds=max(1, settings.recovery_points.every_seconds - 1),
         default_status=running if settings.sensors_running else stopped,
         description=(
             f"Takes a recovery point of `{application_id}` in each tick. Once a minute, and when"
@@ -80,10 +84,10 @@ def build_recovery_point_sensor(settings: ApplicationSettings) -> dg.SensorDefin
     def recovery_points(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         recency = _evaluated_if_due(settings, context.instance)
         # Two daemons may tick in the same instant; one after the other, they see each other.
-        lock = settings.warehouse.lock_file(f"recorder-sensor/{application_id}")
-        with warehouse_lock(lock, purpose="recorder sensor", wait_s=LOCK_WAIT_S):
+        repo = Repository.open(settings)
+        with repo.lock(Lock.RECORDER_SENSOR, purpose="recorder sensor", wait_s=LOCK_WAIT_S):
             age_s = _newest_age_s(settings)
-            if age_s is not None and 0 <= age_s < settings.recovery_points.every_s / 2:
+            if age_s is not None and 0 <= age_s < settings.recovery_points.every_seconds / 2:
                 return dg.SensorResult(
                     skip_reason=f"Another recovery point was taken {age_s:.1f} s ago."
                 )
@@ -95,7 +99,7 @@ def build_recovery_point_sensor(settings: ApplicationSettings) -> dg.SensorDefin
 
 def _newest_age_s(settings: ApplicationSettings) -> float | None:
     """How old the newest point is; negative when the clock was set back."""
-    newest = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+    newest = Repository.open(settings).points.newest()
     return time.time() - newest[0].taken_at_ms / 1000 if newest else None
 
 
@@ -114,12 +118,13 @@ def _result(
     told = f"Recovery point {point.id}: {point.guarantee}, {_sealed(point)}, {point.took_ms} ms."
     if last is not None and not _is_event_due(point, last):
         return dg.SensorResult(skip_reason=told, cursor=last.dump())
-    metadata = point_metadata(point)
+    values = metadata(POINT, point)
+    values["all_points"] = dg.MetadataValue.asset(restorable_key(settings.application_id))
     if recency is not None:
-        metadata |= restorable_metadata(recency)
+        values |= metadata(RECENCY, recency)
     cursor = RecorderCursor(point.taken_at_ms, point.guarantee.value, point.sealed)
     key = recovery_points_key(settings.application_id)
-    event = dg.AssetMaterialization(asset_key=key, metadata=metadata)
+    event = dg.AssetMaterialization(asset_key=key, metadata=values)
     return dg.SensorResult(skip_reason=told, asset_events=[event], cursor=cursor.dump())
 
 
@@ -131,40 +136,28 @@ def _evaluated_if_due(
     Reported at once and not with the result of the tick: a tick that fails reports nothing.
     """
     key = dg.AssetCheckKey(recovery_points_key(settings.application_id), _CHECK)
-    if not _is_check_due(instance, key):
+    if not is_check_due(instance, key, every_s=EVENT_EVERY_S):
         return None
     began = time.monotonic()
     recency: Recency | None = None
-    metadata: dict[str, dg.MetadataValue] = {}
+    values: Values = {}
     try:
         recency = recovery_point_is_recent(settings)
         passed, description = recency.passed, recency.explanation
-        metadata |= restorable_metadata(recency)
-    except (KStreamsAssetsError, *STORAGE_FAILURES) as error:
+        values |= metadata(RECENCY, recency)
+    except (KStreamsAssetsError, *storage_errors()) as error:
         passed, description = False, f"The check could not be evaluated: {error}"
-    metadata[_CHECK_TOOK] = dg.MetadataValue.float(round(time.monotonic() - began, 3))
+    values[TOOK] = dg.MetadataValue.float(round(time.monotonic() - began, 3))
     instance.report_runless_asset_event(
         dg.AssetCheckEvaluation(
             asset_key=key.asset_key,
             check_name=key.name,
             passed=passed,
             description=description,
-            metadata=metadata,
+            metadata=values,
         )
     )
     return recency
-
-
-def _is_check_due(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> bool:
-    """Dagster's own record decides: a cursor is not kept when a tick fails."""
-    record = instance.get_latest_asset_check_evaluation_record(key)
-    event = record.event if record else None
-    evaluation = event.asset_check_evaluation if event else None
-    if event is None or evaluation is None:  # never, or a run that evaluates it did not end
-        return True
-    took = evaluation.metadata.get(_CHECK_TOOK)
-    took_s = took.value if isinstance(took, dg.FloatMetadataValue) and took.value else 0.0
-    return not 0 <= time.time() - event.timestamp < max(EVENT_EVERY_S, CHECK_SHARE * took_s)
 
 
 def _is_event_due(point: RecoveryPoint, last: RecorderCursor) -> bool:

@@ -1,105 +1,74 @@
 """The asset of the recovery points, and what Dagster shows of one."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
 import dagster as dg
 
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.model.point import POINT, RecoveryPoint
+from kstreams_assets.model.restorability import POINT_CHECKS, PointStatus, Recency, counts
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import group, recovery_points_key
+from kstreams_assets.orchestration.metadata import Values, metadata, table
+from kstreams_assets.public_form import DAGSTER, Form, Timestamp, Value, only
 from kstreams_assets.recovery.recorder import recorder_of
-from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.coverage import (
-    POINT_CHECKS,
-    Recency,
-    counts,
+from kstreams_assets.repository.coverage import (
     newest_restorable,
     newest_statuses,
     recovery_point_is_recent,
 )
-from kstreams_assets.warehouse.judge import PointStatus
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings
 
-_POSITIONS = dg.TableSchema(
-    [
-        dg.TableColumn("topic", "string"),
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("log_start", "int", "First offset that Kafka held"),
-        dg.TableColumn("end", "int", "Exclusive end of what belongs to the point"),
-        dg.TableColumn("committed", "int", "Committed offset of the application's group"),
-    ]
+RECENCY: Final = Form(
+    Recency,
+    *only(
+        DAGSTER,
+        "newest_restorable_point=restorable.enough.id",
+        Value("newest_restorable_point_taken_at", Timestamp, "restorable.enough.taken_at_ms"),
+        "newest_restorable_point_gives=restorable.enough.gives",
+        Value("recovery_point_age_s", of=lambda r: r.age_s and round(r.age_s, 1)),
+        "recovery_point_objective_s=objective_s",
+        "newest_covered_point=restorable.lesser.id",
+        Value("newest_covered_point_taken_at", Timestamp, "restorable.lesser.taken_at_ms"),
+        "newest_covered_point_gives=restorable.lesser.gives",
+    ),
 )
-
-_LAG = dg.TableSchema(
-    [
-        dg.TableColumn("topic", "string"),
-        dg.TableColumn("offset_lag", "int", "Offsets that the application has not processed"),
-    ]
-)
-
-
-def point_metadata(point: RecoveryPoint) -> dict[str, dg.MetadataValue]:
-    """Metadata of the asset `<app>/recovery_points` for a point that was taken."""
-    committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
-    lags = input_lags(point)
-    values: dict[str, dg.MetadataValue] = {
-        "recovery_point": dg.MetadataValue.text(point.id),
-        "taken_at": dg.MetadataValue.timestamp(point.taken_at_ms / 1000),
-        "method": dg.MetadataValue.text(point.method.value),
-        "guarantee": dg.MetadataValue.text(point.guarantee.value),
-        "reason": dg.MetadataValue.text(point.reason),
-        "repeats_at_most": dg.MetadataValue.int(sum(point.repeats_at_most.values())),
-        "sealed": dg.MetadataValue.bool(point.sealed),
-        "in_flight": dg.MetadataValue.int(point.in_flight),
-        "offset_lag": dg.MetadataValue.int(sum(lags.values())),
-        "input_lag": dg.MetadataValue.table(
-            [dg.TableRecord({"topic": t, "offset_lag": lag}) for t, lag in sorted(lags.items())],
-            schema=_LAG,
-        ),
-        "took_ms": dg.MetadataValue.int(point.took_ms),
-        "attempts": dg.MetadataValue.int(point.attempts),
-        "positions": dg.MetadataValue.table(
-            [
-                dg.TableRecord(
-                    {
-                        "topic": cut.topic,
-                        "partition": cut.partition,
-                        "log_start": cut.log_start,
-                        "end": cut.end,
-                        "committed": committed.get((cut.topic, cut.partition)),
-                    }
-                )
-                for cut in point.partitions
-            ],
-            schema=_POSITIONS,
-        ),
-    }
-    if point.unsealed_because:
-        values["unsealed_because"] = dg.MetadataValue.text(point.unsealed_because)
-    return values
-
-
-def input_lags(point: RecoveryPoint) -> dict[str, int]:
-    """Offsets of each input topic that the application had not processed.
-
-    Of a partition without a committed offset it has processed nothing.
-    """
-    committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
-    lags: dict[str, int] = {}
-    for cut in point.partitions:
-        reached = committed.get((cut.topic, cut.partition))
-        if _is_input(cut, has_committed=reached is not None):
-            start = cut.log_start if reached is None else reached
-            lags[cut.topic] = lags.get(cut.topic, 0) + max(0, cut.end - start)
-    return lags
-
-
-def _is_input(cut: PartitionCut, *, has_committed: bool) -> bool:
-    """Points of the first release do not say which roles a topic has."""
-    return cut.roles.is_input if cut.roles else has_committed
-
-
+"""The newest points that can be restored, and how old they are."""
 _JUDGED = 1000
 """Of so many points, the newest, the asset tells how many give what."""
+LISTED_POINTS: Final = 200
+"""So many points, the newest, are listed with an asset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPoint:
+    """A recovery point in a list; `pin` is why it is pinned, empty if it is not."""
+
+    status: PointStatus
+    pin: str
+
+
+LISTED_POINT: Final = Form(
+    ListedPoint,
+    Value("recovery_point", of="status.id"),
+    Value("taken_at", Timestamp, "status.taken_at_ms"),
+    Value("guarantee", of="status.guarantee", text="Guarantee of the point itself"),
+    Value("covered", of="status.covered", text="Whether backups hold everything below its ends"),
+    Value("restores", of="status.gives", text="What a restore gives now"),
+    Value("pin", text="Reason why the point is kept regardless of the policy"),
+    Value("reason", of="status.reason"),
+)
+"""A row of the table of recovery points."""
+
+
+def listed_points(settings: ApplicationSettings, statuses: Sequence[PointStatus]) -> Values:
+    """The newest recovery points as a table."""
+    pins = {pin.recovery_point_id: pin.reason for pin in Repository.open(settings).pins.all()}
+    rows = [ListedPoint(one, pins.get(one.id, "")) for one in statuses[:LISTED_POINTS]]
+    return {"recovery_points": table(LISTED_POINT, rows)}
 
 
 def build_recovery_points_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
@@ -110,7 +79,7 @@ def build_recovery_points_asset(settings: ApplicationSettings) -> dg.AssetsDefin
     @dg.asset(
         key=key,
         description=(
-            f"Consistent cuts of `{application_id}`. Materialise to take one now: control calls"
+            f"Consistent cuts of `{application_id}`. Materialize to take one now: control calls"
             " and short reads, no JVM. Windows end where recovery points stand."
         ),
         group_name=group(application_id, "backups"),
@@ -126,15 +95,16 @@ def build_recovery_points_asset(settings: ApplicationSettings) -> dg.AssetsDefin
     def recovery_points() -> dg.MaterializeResult:
         with told_as_failure():
             point = _take(settings)
-            contents = Contents.of(settings)
+            contents = Repository.open(settings).reading(settings)
             statuses = newest_statuses(settings, _JUDGED, contents)
             restorable = newest_restorable(settings, contents)
             recency = recovery_point_is_recent(settings, restorable=restorable)
         return dg.MaterializeResult(
             metadata={
-                **point_metadata(point),
-                **restorable_metadata(recency),
+                **metadata(POINT, point),
+                **metadata(RECENCY, recency),
                 **_counts(statuses),
+                **listed_points(settings, statuses),
             },
             check_results=[check_result(settings, recency)],
         )
@@ -154,34 +124,11 @@ def check_result(settings: ApplicationSettings, recency: Recency) -> dg.AssetChe
         check_name="recovery_point_is_recent",
         passed=recency.passed,
         description=recency.explanation,
-        metadata=restorable_metadata(recency),
+        metadata=metadata(RECENCY, recency),
     )
 
 
-def restorable_metadata(recency: Recency) -> dict[str, dg.MetadataValue]:
-    """The newest points that can be restored, and how old they are."""
-    exact, covered = recency.restorable.enough, recency.restorable.covered
-    values: dict[str, dg.MetadataValue] = {}
-    if exact is not None:
-        values["newest_restorable_point"] = dg.MetadataValue.text(exact.id)
-        values["newest_restorable_point_taken_at"] = _timestamp(exact)
-        values["newest_restorable_point_gives"] = dg.MetadataValue.text(exact.gives.value)
-    if recency.age_s is not None:
-        values["recovery_point_age_s"] = dg.MetadataValue.float(round(recency.age_s, 1))
-    if recency.objective_s is not None:
-        values["recovery_point_objective_s"] = dg.MetadataValue.int(recency.objective_s)
-    if covered is not None and covered != exact:
-        values["newest_covered_point"] = dg.MetadataValue.text(covered.id)
-        values["newest_covered_point_taken_at"] = _timestamp(covered)
-        values["newest_covered_point_gives"] = dg.MetadataValue.text(covered.gives.value)
-    return values
-
-
-def _timestamp(status: PointStatus) -> dg.TimestampMetadataValue:
-    return dg.MetadataValue.timestamp(status.taken_at_ms / 1000)
-
-
-def _counts(statuses: list[PointStatus]) -> dict[str, dg.MetadataValue]:
+def _counts(statuses: list[PointStatus]) -> Values:
     values = {
         f"points_that_restore_{gives}": dg.MetadataValue.int(count)
         for gives, count in counts(statuses).items()

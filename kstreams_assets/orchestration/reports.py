@@ -13,22 +13,21 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 import dagster as dg
-from dagster._core.event_api import PartitionKeyFilter
-from dagster._core.instance.utils import RUNLESS_JOB_NAME
+from dagster._core.event_api import PartitionKeyFilter  # Dagster exports no filter by partition
 
 from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.recorded import recorded_backups
-from kstreams_assets.backup.result import TopicBackup, WindowBackup
-from kstreams_assets.backup.verdicts import judge
-from kstreams_assets.checks import Evaluation
-from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.backup.report import TopicReport, WindowReport
+from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.model.recordings import Recording
+from kstreams_assets.model.spans import Window
+from kstreams_assets.model.tables import Lock
 from kstreams_assets.orchestration.backup import backup_event, topic_checks
 from kstreams_assets.orchestration.check_events import window_evaluation
 from kstreams_assets.orchestration.keys import backup_key, reports_sensor
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger, Recording
-from kstreams_assets.warehouse.spans import Window
 
 EVERY_S: Final = 30
 REPORT_S: Final = 20.0
@@ -60,8 +59,8 @@ def build_reports_sensor(settings: ApplicationSettings) -> dg.SensorDefinition:
         if not settings.warehouse.control("windows").exists():
             return dg.SensorResult(skip_reason="Nothing is backed up yet.")
         # Two daemons may look in the same instant; one after the other, they see each other.
-        lock = settings.warehouse.lock_file(f"dagster-reports/{application_id}")
-        with warehouse_lock(lock, purpose="reports sensor", wait_s=_LOCK_WAIT_S):
+        repo = Repository.open(settings)
+        with repo.lock(Lock.REPORTS_SENSOR, purpose="reports sensor", wait_s=_LOCK_WAIT_S):
             report = Reporter(settings, context.instance).report(Position.parse(context.cursor))
         return dg.SensorResult(skip_reason=report.describe(), cursor=report.position.dump())
 
@@ -133,14 +132,16 @@ class Reporter:
         of a window at least.
         """
         deadline = time.monotonic() + limit_s
-        version = self._ledger.version()  # before its rows are read, so that none is passed over
+        version = (
+            self._repo.ledger.version()
+        )  # before its rows are read, so that none is passed over
         begins_ms = self._begins_ms(position, version)
         if begins_ms is None:
             return Report(Position(version, None))
         calendar = WindowCalendar(self.settings.windows)
         recordings = [
             recording
-            for recording in self._ledger.recordings(self._topics, begins_ms=begins_ms)
+            for recording in self._repo.ledger.recordings(self._topics, begins_ms=begins_ms)
             if calendar.has_closed(recording.window.key)  # others are of another schedule
         ]
         reported: list[str] = []
@@ -154,12 +155,14 @@ class Reporter:
             return 0
         begins = [position.begins_ms]
         if version != position.ledger_version:
-            begins.append(self._ledger.first_recorded_since(position.ledger_version, self._topics))
+            begins.append(
+                self._repo.ledger.first_recorded_since(position.ledger_version, self._topics)
+            )
         return min((begins_ms for begins_ms in begins if begins_ms is not None), default=None)
 
     @property
-    def _ledger(self) -> Ledger:
-        return Ledger(self.settings.warehouse, self.settings.application_id)
+    def _repo(self) -> Repository:
+        return Repository.open(self.settings)
 
     @property
     def _topics(self) -> Mapping[str, AppTopic]:
@@ -179,14 +182,13 @@ class Reporter:
             missing, going_on = self._missing([r for r in recordings if r.window in batch])
             left |= {recording.window for recording in going_on}
             for backup, wanted in self._recorded(missing):
-                verdicts = judge(backup, self.settings.application)
-                for topic in backup.topics:
-                    if topic.topic not in wanted:
+                for topic in WindowReport.of(backup, self.settings.application).topics:
+                    recording = wanted.get(topic.backup.topic)
+                    if recording is None:
                         continue
                     if got_on and time.monotonic() >= deadline:
                         return left | {window for window in windows if window >= backup.window}
-                    of_topic = [v for v in verdicts if v.subject == topic.topic]
-                    self._report_topic(backup, topic, wanted[topic.topic], of_topic)
+                    self._report_topic(topic, recording)
                     got_on = True
                 reported.append(backup.window.key)
         return left
@@ -255,7 +257,7 @@ class Reporter:
         """The windows of these, with all their topics: checks look at the others, too."""
         if not missing:
             return []
-        recorded = self._ledger.of_windows({recording.window.key for recording in missing})
+        recorded = self._repo.ledger.of_windows({recording.window.key for recording in missing})
         # What was recorded again since is left to the next call: its run may go on.
         still = {*missing} & {Recording.of(rows) for rows in recorded.values()}
         return [
@@ -263,21 +265,15 @@ class Reporter:
             for backup in recorded_backups(self.settings, recorded)
         ]
 
-    def _report_topic(
-        self,
-        window: WindowBackup,
-        topic: TopicBackup,
-        recording: Recording,
-        verdicts: Sequence[Evaluation],
-    ) -> None:
+    def _report_topic(self, topic: TopicReport, recording: Recording) -> None:
         """The event of one topic in one window, then its checks."""
-        key = backup_key(self.settings.application_id, topic.topic)
+        key = backup_key(self.settings.application_id, topic.backup.topic)
         source = {
             _RUN: self._run(recording.run_id),
             _RECORDED_AT: dg.MetadataValue.timestamp(recording.recorded_at_ms / 1000),
         }
-        self.instance.report_runless_asset_event(backup_event(key, window, topic, source))
-        for verdict in verdicts:
+        self.instance.report_runless_asset_event(backup_event(key, topic, source))
+        for verdict in topic.checks:
             self._evaluate(window_evaluation(key, verdict.check, verdict), recording.run_id)
 
     def _evaluate(self, evaluation: dg.AssetCheckEvaluation, run_id: str) -> None:
@@ -296,7 +292,7 @@ class Reporter:
             return
         event = dg.DagsterEvent(
             event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION.value,
-            job_name=RUNLESS_JOB_NAME,
+            job_name="",  # as Dagster itself names that of an event without a run
             event_specific_data=evaluation,
         )
         self.instance.report_dagster_event(event, run_id)

@@ -1,50 +1,67 @@
 """The asset of a restore: its run, its checks, the rules after it, and what Dagster shows of it."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import fields
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import dagster as dg
-from pydantic import Field, create_model
 
 from kstreams_assets.app.model import AppTopic
 from kstreams_assets.completeness.on_restores import SKIPPED, evaluate_restore, require_complete
 from kstreams_assets.completeness.result import ON_RESTORES, RuleCheck, rule_checks
-from kstreams_assets.errors import GroupOffsetsDifferError
-from kstreams_assets.ktables.run import table_stores
+from kstreams_assets.errors import ConfigurationError, GroupOffsetsDifferError
+from kstreams_assets.ktables.stores import table_stores
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.restores import PartitionProduced, StoredRestore
+from kstreams_assets.orchestration.check_events import window_check_specs
 from kstreams_assets.orchestration.completeness import evaluation_metadata, rule_check_result
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
+    BACKFILL_TAG,
     GROUP_OFFSETS,
+    PARTITION_TAG,
+    RANGE_START_TAG,
     RESTORED_COMPLETENESS,
-    CollidingNamesError,
+    UP_TO_THE_OPEN_WINDOW,
     backup_key,
+    collision,
     folded,
     group,
     group_offsets_key,
     ktable_key,
     recovery_points_key,
+    restorable_windows,
     restore_completeness_key,
+    restore_job,
     restore_key,
+    restore_op,
     restore_pool,
 )
+from kstreams_assets.orchestration.metadata import Values, metadata, table
+from kstreams_assets.orchestration.restore_config import (
+    RestoreConfig,
+    require_declared,
+    require_one_window,
+    restore_config,
+)
+from kstreams_assets.public_form import Form, Value
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore import report
-from kstreams_assets.restore.after import age_s, listed, outcome, steps_after
+from kstreams_assets.restore.after import listed, steps_after
 from kstreams_assets.restore.command_sources import (
     configured_commands,
-    refuse_commands_of_run,
-    with_configured_commands,
 )
-from kstreams_assets.restore.commands import require_programs, run_after, run_before
+from kstreams_assets.restore.commands import require_programs, run_after
+from kstreams_assets.restore.context import RunContext
 from kstreams_assets.restore.group_offsets import commit_group_offsets
-from kstreams_assets.restore.plan import RestorePlan, TopicPlan
-from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.request import RestoreRequest, choices_of, fields_of_request
-from kstreams_assets.restore.run import RestoreResult, run_restore
+from kstreams_assets.restore.job import RestoreJob
+from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.result import Phase, Progress, RestoredRecords, RestoreResult
 from kstreams_assets.restore.target import local_name_of, open_stored_target, open_target
+from kstreams_assets.secret import mask_secrets
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.restores import OriginalHeaders, RestoresTable, StoredRestore
 from spark_resources.partition_records import Difference
 from spark_resources.resource import SparkSessionResource
 
@@ -53,230 +70,124 @@ def restore_of_run(
     context: dg.AssetExecutionContext, settings: ApplicationSettings
 ) -> StoredRestore:
     """The restore that this run, or the run that it retries, has made."""
-    table = RestoresTable(settings.warehouse)
+    table = Repository.open(settings).restores
     run: dg.DagsterRun | None = context.run
     while run is not None:
-        restores = table.of_run(settings.application_id, run.run_id)
+        restores = table.of_run(run.run_id)
         if restores:
             return restores[0]
         parent = run.parent_run_id
         run = context.instance.get_run_by_id(parent) if parent else None
     raise dg.Failure(
-        description=f"No restore of {settings.application_id} belongs to this run. Materialise all"
-        " assets of its restore together, with the same configuration as before: what is restored"
-        " already is found and not written again.",
+        description=f"No restore of {settings.application_id} belongs to this run. Materialize all"
+        " assets of its restore together, with the same window and configuration as before: what is"
+        " restored already is found and not written again.",
         allow_retries=False,
     )
 
 
-_OF_YAML: Final = (
-    "Refused here: Dagster takes commands and their timeout from restore in the YAML of the"
-    " application (before_command, after_command, command_timeout_seconds)."
+@dataclass(frozen=True, slots=True)
+class RestoredPartition:
+    """A partition that was restored, and where it is."""
+
+    plan: PartitionPlan
+    compared: int
+    resumed: int | None = None
+    target_start: int | None = None
+    target_end: int | None = None
+    map_runs: int | None = None
+
+    @classmethod
+    def of(
+        cls, plan: PartitionPlan, produced: PartitionProduced | None, compared: int
+    ) -> "RestoredPartition":
+        """With what was produced, if anything was."""
+        if produced is None:
+            return cls(plan, compared)
+        start, end = produced.end - produced.records, produced.end
+        return cls(plan, compared, produced.resumed, start, end, len(produced.runs))
+
+
+_PARTITION: Final = Form(
+    RestoredPartition,
+    *report.PARTITION.part("plan"),
+    Value("resumed", text="Records that an earlier attempt had written"),
+    Value("target_start", text="Target offset of the first restored record"),
+    Value("target_end", text="Exclusive end on the target"),
+    Value("map_runs", text="Runs of the offset map"),
+    Value("compared", text="Records read back and compared"),
 )
 
 
-def _config_of_request() -> type[dg.Config]:
-    """The fields of a request as a run's config spells them: choices by their values."""
-    found: dict[str, Any] = {}
-    for name, field, spelling in fields_of_request():
-        kind, default = field.annotation, field.default
-        if choices := choices_of(field, spelling):
-            kind = Literal[tuple(filter(None, (spelling.unset, *choices)))]  # pyright: ignore[reportInvalidTypeForm]
-            default = spelling.unset or default.value
-        elif kind is OriginalHeaders:
-            headers: Any = {header.name: (bool, False) for header in fields(OriginalHeaders)}
-            kind = create_model("HeadersConfig", __base__=dg.Config, **headers)
-            default = kind()
-        elif kind == Mapping[str, str]:
-            kind, default = dict[str, str], {}
-        elif kind == tuple[str, ...]:
-            kind, default = list[str], []
-        elif spelling.name:
-            kind = str | None
-        description = _OF_YAML if spelling.of_operator else field.description
-        found[spelling.name or name] = (kind, Field(default=default, description=description))
-    return create_model("RequestConfig", __base__=dg.Config, **found)
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """An offset that was committed; `former` is what was there before the restore."""
+
+    committed: GroupOffset
+    former: str
 
 
-class RestoreConfig(_config_of_request()):
-    """One restore; as it stands it is a dry run of the newest recovery point that is enough."""
-
-    dry_run: bool = Field(
-        default=True,
-        description="Only plan: shows what would be restored and all that stands against it;"
-        " writes nothing.",
-    )
-
-    def request(self, settings: ApplicationSettings) -> RestoreRequest:
-        """The request; raises ConfigurationError where settings contradict each other."""
-        values = self.model_dump()
-        asked = {
-            name: None if value == spelling.unset and spelling.unset else value
-            for name, _, spelling in fields_of_request()
-            for value in [values[spelling.name or name]]
-        }
-        refuse_commands_of_run(asked)
-        for name, _, spelling in fields_of_request():
-            if spelling.of_operator:
-                asked[name] = None
-        return RestoreRequest.asked(
-            with_configured_commands(asked, settings), verify=settings.restore.verify
-        )
-
-
-_Values = dict[str, dg.MetadataValue]
-
-_PLANNED: Final = dg.TableSchema(
-    [
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("start", "int", "First source offset, -1 when nothing is restored"),
-        dg.TableColumn("end", "int", "Exclusive end in source offsets"),
-        dg.TableColumn("records", "int"),
-        dg.TableColumn("bytes", "int", "Uncompressed keys, values and headers, about"),
-        dg.TableColumn("saved_records", "int", "Of them, saved with recovery points"),
-        dg.TableColumn("committed", "string", "Source offset the group had committed"),
-    ]
-)
-
-_RESTORED: Final = dg.TableSchema(
-    [
-        *_PLANNED.columns,
-        dg.TableColumn("resumed", "int", "Records that an earlier attempt had written"),
-        dg.TableColumn("target_start", "int", "Target offset of the first restored record"),
-        dg.TableColumn("target_end", "int", "Exclusive end on the target"),
-        dg.TableColumn("map_runs", "int", "Runs of the offset map"),
-        dg.TableColumn("compared", "int", "Records read back and compared"),
-    ]
-)
-
-_OFFSETS: Final = dg.TableSchema(
-    [
-        dg.TableColumn("topic", "string", "Topic on the target"),
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("offset", "int", "Committed offset on the target"),
-        dg.TableColumn("former", "string", "What was committed there before the restore"),
-    ]
+_OFFSET: Final = Form(
+    CommittedOffset,
+    Value("topic", of="committed.topic", text="Topic on the target"),
+    "partition=committed.partition",
+    Value("offset", of="committed.offset", text="Committed offset on the target"),
+    Value("former", text="What was committed there before the restore"),
 )
 
 
-def planned(plan: RestorePlan, topic: str) -> _Values:
+def planned(plan: RestorePlan, topic: str) -> Values:
     """Of a source topic, what would be restored; empty when it is left out."""
-    for found in plan.topics:
-        if found.source == topic:
-            rows = [dg.TableRecord(row) for row in _planned_rows(found)]
-            return {
-                **_numbers(found),
-                "partitions": dg.MetadataValue.table(rows, schema=_PLANNED),
-            }
-    return {}
+    found = next((one for one in plan.topics if one.source == topic), None)
+    return {} if found is None else metadata(report.TOPIC, found)
 
 
-def restored(plan: RestorePlan, topic: TopicPlan, result: RestoreResult) -> _Values:
+def restored(done: RestoreResult, topic: TopicPlan) -> Values:
     """Of a topic, what was restored and where it is."""
-    produced = {p.target: p for p in result.produced}
-    compared = {p.target: p.compared for p in result.verified}
-    rows: list[dg.TableRecord] = []
-    for row, partition in zip(_planned_rows(topic), topic.partitions, strict=True):
-        done = produced.get(partition.target)
-        there = {"compared": compared.get(partition.target, 0)}
-        if done is not None:
-            there |= {
-                "resumed": done.resumed,
-                "target_start": done.end - done.records,
-                "target_end": done.end,
-                "map_runs": len(done.runs),
-            }
-        rows.append(dg.TableRecord({**row, **there}))
+    records = done.records
+    produced = {p.target: p for p in records.produced} if records else {}
+    compared = {p.target: p.compared for p in records.verified} if records else {}
+    partitions = [
+        RestoredPartition.of(p, produced.get(p.target), compared.get(p.target, 0))
+        for p in topic.partitions
+    ]
     return {
-        **_numbers(topic),
-        **_of_restore(plan, result),
-        "partitions": dg.MetadataValue.table(rows, schema=_RESTORED),
+        **metadata(report.TOPIC, topic),
+        **_of_restore(done),
+        "partitions": table(_PARTITION, partitions),
     }
 
 
-def left_out(plan: RestorePlan, result: RestoreResult) -> _Values:
+def left_out(done: RestoreResult) -> Values:
     """Of a topic that the restore leaves alone."""
-    why = f"Not part of this restore (mode {plan.request.mode.value}); nothing was written."
+    why = f"Not part of this restore (mode {done.plan.request.mode.value}); nothing was written."
     return {
         "records": dg.MetadataValue.int(0),
         "note": dg.MetadataValue.text(why),
-        **_of_restore(plan, result),
+        **_of_restore(done),
     }
 
 
-def committed(settings: ApplicationSettings, restore: StoredRestore) -> _Values:
+def committed(settings: ApplicationSettings, restore: StoredRestore) -> Values:
     """Of the group offsets, what was committed and what to do now."""
-    former = {(o.topic, o.partition): o.offset for o in restore.former_offsets or ()}
+    former = {o.id: str(o.offset) for o in restore.former_offsets or ()}
     offsets = restore.committed or ()
-    rows = [
-        dg.TableRecord(
-            {
-                "topic": o.topic,
-                "partition": o.partition,
-                "offset": o.offset,
-                "former": str(former.get((o.topic, o.partition), "")),
-            }
-        )
-        for o in offsets
-    ]
+    next_steps = steps_after(settings, restore, local=local_name_of(settings, restore))
     return {
-        "next": dg.MetadataValue.md(
-            steps_after(settings, restore, local=local_name_of(settings, restore))
-        ),
-        "restore": dg.MetadataValue.text(restore.restore_id),
+        "next": dg.MetadataValue.md(next_steps),
+        **_of(restore),
         "group": dg.MetadataValue.text(restore.group),
-        "target": dg.MetadataValue.text(restore.target_bootstrap_servers),
         "committed_partitions": dg.MetadataValue.int(len(offsets)),
-        "offsets": dg.MetadataValue.table(rows, schema=_OFFSETS),
+        "offsets": table(_OFFSET, [CommittedOffset(o, former.get(o.id, "")) for o in offsets]),
     }
 
 
-def _of_restore(plan: RestorePlan, result: RestoreResult) -> _Values:
-    values: _Values = {
-        "restore": dg.MetadataValue.text(plan.restore_id),
-        "target": dg.MetadataValue.text(plan.target_bootstrap_servers),
-        "report": dg.MetadataValue.md(outcome(plan, result)),
+def _of_restore(done: RestoreResult) -> Values:
+    took_s = {} if done.records is None else done.records.took_s
+    return {
+        **metadata(report.RESULT, done),
+        **{f"{phase}_s": dg.MetadataValue.float(round(s, 3)) for phase, s in took_s.items()},
     }
-    age = age_s(plan)
-    if plan.point is not None and age is not None:
-        values["recovery_point"] = dg.MetadataValue.text(
-            f"{plan.point.id}, {iso_time(plan.point.taken_at_ms)}"
-        )
-        values["recovery_point_age_s"] = dg.MetadataValue.float(age)
-        values["gives"] = dg.MetadataValue.text(plan.gives.value)
-    for phase, seconds in result.took_s.items():
-        values[f"{phase}_s"] = dg.MetadataValue.float(round(seconds, 3))
-    return values
-
-
-def _numbers(topic: TopicPlan) -> _Values:
-    values: _Values = {
-        "records": dg.MetadataValue.int(topic.records),
-        "bytes": dg.MetadataValue.int(topic.bytes),
-        "target_topic": dg.MetadataValue.text(topic.target),
-    }
-    if topic.snapshot is not None:
-        values["changelog_source"] = dg.MetadataValue.text(
-            f"KTable snapshot of store {topic.snapshot.store}, window {topic.snapshot.window}"
-        )
-        values["raw_log_records"] = dg.MetadataValue.int(topic.snapshot.raw_records)
-        values["raw_log_bytes"] = dg.MetadataValue.int(topic.snapshot.raw_bytes)
-    return values
-
-
-def _planned_rows(topic: TopicPlan) -> list[dict[str, int | str]]:
-    return [
-        {
-            "partition": p.source.partition,
-            "start": p.ranges[0].start if p.ranges else -1,
-            "end": p.ranges[-1].end if p.ranges else -1,
-            "records": p.records,
-            "bytes": p.bytes,
-            "saved_records": p.saved_records,
-            "committed": "" if p.committed is None else str(p.committed.offset),
-        }
-        for p in topic.partitions
-    ]
 
 
 MATCHES_BACKUP: Final = "restored_matches_backup"
@@ -299,7 +210,7 @@ GROUP_OFFSETS_CHECKS: Final[Mapping[str, str]] = {
 def verdict(
     key: dg.AssetKey,
     topic: TopicPlan | None,
-    result: RestoreResult,
+    result: RestoredRecords,
     elsewhere: Sequence[Difference],
 ) -> dg.AssetCheckResult:
     """The check of one topic, None for one that the restore leaves out.
@@ -328,10 +239,13 @@ def verdict(
     )
 
 
-def offsets_differ(key: dg.AssetKey, error: GroupOffsetsDifferError) -> dg.AssetCheckEvaluation:
+def offsets_differ(
+    key: dg.AssetKey, error: GroupOffsetsDifferError, partition: str | None
+) -> dg.AssetCheckEvaluation:
     """The red check of group offsets that are not as committed."""
     return dg.AssetCheckEvaluation(
         asset_key=key,
+        partition=partition,
         check_name=OFFSETS_MATCH,
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
@@ -344,7 +258,9 @@ _RuleEvent = dg.MaterializeResult | dg.AssetCheckResult
 
 
 def build_restore_completeness_asset(
-    settings: ApplicationSettings, topics: Sequence[dg.AssetKey]
+    settings: ApplicationSettings,
+    topics: Sequence[dg.AssetKey],
+    windows: dg.TimeWindowPartitionsDefinition,
 ) -> list[dg.AssetsDefinition]:
     """The rules that hold on restores, below the restored `topics`; none without such rules.
 
@@ -368,9 +284,16 @@ def build_restore_completeness_asset(
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         check_specs=[
-            dg.AssetCheckSpec(c.name, asset=key, description=c.claim, blocking=c.blocking)
-            for c in checks
+            *window_check_specs(
+                {key: {check.name: check.claim for check in checks if check.blocking}},
+                windows,
+                blocking=True,
+            ),
+            *window_check_specs(
+                {key: {check.name: check.claim for check in checks if not check.blocking}}, windows
+            ),
         ],
+        partitions_def=windows,
         pool=restore_pool(application_id),
     )
     def completeness(
@@ -411,7 +334,7 @@ def _skipped(
         )
 
 
-def _of(restore: StoredRestore) -> dict[str, dg.MetadataValue]:
+def _of(restore: StoredRestore) -> Values:
     return {
         "restore": dg.MetadataValue.text(restore.restore_id),
         "target": dg.MetadataValue.text(restore.target_bootstrap_servers),
@@ -436,25 +359,43 @@ _Event = dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation | 
 
 
 def build_restore_assets(settings: ApplicationSettings) -> list[dg.AssetsDefinition]:
-    """The restored topics of an application, and its group offsets; a dry run by default.
+    """The restored topics of an application, and its group offsets, partitioned by window.
 
-    Between them stand the completeness rules that hold on restores, if there are any.
+    A partition restores the last restorable point of its window; by default it is a dry run. The
+    completeness rules of restores come between topics and group offsets, if there are any.
 
     Needs the resource `spark` (`SparkSessionResource`).
 
     Raises:
-        CollidingNamesError: A topic has the name that the group offsets or the completeness rules
+        ConfigurationError: A topic has the name that the group offsets or the completeness rules
             have here.
         ConfigurationError: Dagster would take two of the rules for one.
     """
     topics = [restore_key(settings.application_id, t.name) for t in restorable_topics(settings)]
-    restored = _topics_asset(settings)  # refuses colliding names
-    completeness = build_restore_completeness_asset(settings, topics)
-    return [
-        restored,
-        *completeness,
-        _group_offsets_asset(settings, [*topics, *(asset.key for asset in completeness)]),
-    ]
+    windows = restorable_windows(settings.windows)
+    restored = _topics_asset(settings, windows)  # refuses colliding names
+    completeness = build_restore_completeness_asset(settings, topics, windows)
+    upstream = [*topics, *(asset.key for asset in completeness)]
+    return [restored, *completeness, _group_offsets_asset(settings, upstream, windows)]
+
+
+def build_restore_job(
+    settings: ApplicationSettings, assets: Sequence[dg.AssetsDefinition]
+) -> dg.Definitions:
+    """The job that restores a window onto a declared target."""
+    application_id = settings.application_id
+    shown = restore_config(settings)(dry_run=False).model_dump(exclude={"options"})
+    job = dg.define_asset_job(
+        restore_job(application_id),
+        selection=[key for asset in assets for key in asset.keys],
+        config={"ops": {restore_op(application_id): {"config": shown}}},
+        description=(
+            f"Restores `{application_id}` as of a window onto a target that the YAML declares:"
+            " topics, verification, completeness rules, group offsets. The partition is the window."
+        ),
+        tags={"kstreams/app": application_id},
+    )
+    return dg.Definitions(jobs=[job])
 
 
 def restorable_topics(settings: ApplicationSettings) -> tuple[AppTopic, ...]:
@@ -467,61 +408,91 @@ def restorable_topics(settings: ApplicationSettings) -> tuple[AppTopic, ...]:
     )
 
 
-def _topics_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
+def _topics_asset(
+    settings: ApplicationSettings, windows: dg.TimeWindowPartitionsDefinition
+) -> dg.AssetsDefinition:
     by_key = {restore_key(settings.application_id, t.name): t for t in restorable_topics(settings)}
     for topic in by_key.values():
         for taken in taken_names(settings):
             if folded(topic.name) == taken:
-                raise CollidingNamesError(first=topic.name, second=taken)
+                raise collision(topic.name, taken)
 
     @dg.multi_asset(
-        name=f"restore_{folded(settings.application_id)}",
+        name=restore_op(settings.application_id),
         specs=[_topic_spec(key, topic, settings) for key, topic in by_key.items()],
-        check_specs=[
-            dg.AssetCheckSpec(name, asset=key, description=text, blocking=True)
-            for key in by_key
-            for name, text in RESTORE_CHECKS.items()
-        ],
+        check_specs=window_check_specs(
+            dict.fromkeys(by_key, RESTORE_CHECKS), windows, blocking=True
+        ),
+        partitions_def=windows,
         can_subset=True,  # also lets a dry run yield nothing, so that group offsets are skipped
         pool=restore_pool(settings.application_id),
     )
     def restore(
-        context: dg.AssetExecutionContext, config: RestoreConfig, spark: SparkSessionResource
+        context: dg.AssetExecutionContext,
+        config: restore_config(settings),  # pyright: ignore[reportInvalidTypeForm]
+        spark: SparkSessionResource,
     ) -> Iterator[_Event]:
         selected = {by_key[key].name for key in context.selected_asset_keys}
         left_out = {topic.name for topic in by_key.values()} - selected
+        job = RestoreJob(evaluate_restore, require_complete)
         with told_as_failure():
-            request = _request(settings, config, left_out)
+            request = _request(context, settings, config, left_out)
             with open_target(settings, request) as target:
-                plan = plan_restore(settings, request, target)
-                text = report.markdown(plan)
+                plan = job.plan(settings, request, target)
+                text = mask_secrets(report.markdown(plan))  # it shows commands
                 context.log.info(text)
                 yield from _observations(settings, plan, selected, text)
                 plan.require_allowed()  # also in a dry run
                 if config.dry_run:
                     return
                 require_programs(request)
-                plan = run_before(settings, plan, target, report=context.log.info)
-                result = run_restore(
-                    settings,
-                    plan,
-                    target,
-                    spark=spark,
-                    run_id=context.run.run_id,
-                    log=context.log.info,
-                )
-            yield from _events(settings, plan, result, selected)
+                ctx = RunContext(settings, target, spark, context.run.run_id)
+                done = job.run(ctx, plan, partial(_log_progress, context.log), until=Phase.VERIFY)
+                done.plan.require_allowed()
+            yield from _events(settings, done, selected)
 
     return restore
 
 
+def _log_progress(log: dg.DagsterLogManager, progress: Progress) -> None:
+    if progress.line:
+        log.info(progress.line)
+
+
 def _request(
-    settings: ApplicationSettings, config: RestoreConfig, left_out: Set[str]
+    context: dg.AssetExecutionContext,
+    settings: ApplicationSettings,
+    config: RestoreConfig,
+    left_out: Set[str],
 ) -> RestoreRequest:
     """What is asked for, without the topics that were not selected."""
-    request = config.request(settings)
+    window = context.partition_key if context.has_partition_key else None
+    request = config.request(settings, window)
+    if not config.dry_run:
+        if not context.run.tags.keys() & {PARTITION_TAG, RANGE_START_TAG}:
+            raise ConfigurationError(
+                "This run has no partition, and restores are partitioned by window.",
+                remedy=f"Choose a window, or launch job {restore_job(settings.application_id)}.",
+            )
+        if context.run.job_name == (job := restore_job(settings.application_id)):
+            require_declared(settings, config.target, job)
+        require_one_window(settings, request, config.target, _windows_at_once(context))
     exclude = tuple(dict.fromkeys([*request.exclude, *sorted(left_out)]))
     return request.model_copy(update={"exclude": exclude})
+
+
+def _windows_at_once(context: dg.AssetExecutionContext) -> int:
+    """How many windows this run, and the others of its backfill, restore."""
+    if context.has_partition_key_range:
+        return len(context.partition_keys)
+    backfill_id = context.run.tags.get(BACKFILL_TAG)
+    backfill = None if backfill_id is None else context.instance.get_backfill(backfill_id)
+    if backfill is None:
+        return 1
+    if backfill.asset_backfill_data is None:  # of a job
+        return len(backfill.partition_names or ())
+    subsets = backfill.asset_backfill_data.target_subset.partitions_subsets_by_asset_key
+    return max((len(s) for k, s in subsets.items() if k in context.selected_asset_keys), default=1)
 
 
 def _observations(
@@ -531,21 +502,21 @@ def _observations(
     for topic in sorted(selected):
         yield dg.AssetObservation(
             asset_key=restore_key(settings.application_id, topic),
+            partition=plan.request.window,
             metadata={"plan": dg.MetadataValue.md(text), **planned(plan, topic)},
         )
 
 
 def _events(
-    settings: ApplicationSettings,
-    plan: RestorePlan,
-    result: RestoreResult,
-    selected: set[str],
+    settings: ApplicationSettings, done: RestoreResult, selected: set[str]
 ) -> Iterator[_Event]:
     """One materialisation and one verdict for each selected topic.
 
     A topic that the restore leaves out gets them too, saying so: without them Dagster would skip
     the group offsets.
     """
+    plan, result = done.plan, done.records
+    assert result is not None  # noqa: S101 (or the plan has blockers)
     planned = {topic.source: topic for topic in plan.topics}
     shown = {topic.target for topic in plan.topics if topic.source in selected}
     # What has no asset of its own here must not pass unseen: it is told, and blocks, everywhere.
@@ -553,7 +524,7 @@ def _events(
     for name in sorted(selected):
         key = restore_key(settings.application_id, name)
         topic = planned.get(name)
-        values = left_out(plan, result) if topic is None else restored(plan, topic, result)
+        values = left_out(done) if topic is None else restored(done, topic)
         yield dg.MaterializeResult(asset_key=key, metadata=values)
         yield verdict(key, topic, result, elsewhere)
 
@@ -565,7 +536,9 @@ def taken_names(settings: ApplicationSettings) -> tuple[str, ...]:
 
 
 def _group_offsets_asset(
-    settings: ApplicationSettings, upstream: Sequence[dg.AssetKey]
+    settings: ApplicationSettings,
+    upstream: Sequence[dg.AssetKey],
+    windows: dg.TimeWindowPartitionsDefinition,
 ) -> dg.AssetsDefinition:
     application_id = settings.application_id
     key = group_offsets_key(application_id)
@@ -583,10 +556,8 @@ def _group_offsets_asset(
         kinds={"kafka", "restore"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
-        check_specs=[
-            dg.AssetCheckSpec(name, asset=key, description=text)
-            for name, text in GROUP_OFFSETS_CHECKS.items()
-        ],
+        check_specs=window_check_specs({key: GROUP_OFFSETS_CHECKS}, windows),
+        partitions_def=windows,
         pool=restore_pool(application_id),
     )
     def group_offsets(context: dg.AssetExecutionContext) -> Iterator[_Event]:
@@ -596,7 +567,8 @@ def _group_offsets_asset(
                 try:
                     done = commit_group_offsets(settings, restore, target, gate=require_complete)
                 except GroupOffsetsDifferError as error:
-                    yield offsets_differ(key, error)
+                    partition = context.partition_key if context.has_partition_key else None
+                    yield offsets_differ(key, error, partition)
                     raise
         yield dg.MaterializeResult(asset_key=key, metadata=committed(settings, done))
         yield dg.AssetCheckResult(
@@ -607,7 +579,7 @@ def _group_offsets_asset(
         )
         with told_as_failure():
             commands = configured_commands(
-                settings, target=done.target_bootstrap_servers, group=done.group
+                settings, target=done.target_bootstrap_servers, group=done.group, mode=done.mode
             )
             run_after(done, commands, report=context.log.info)
 
@@ -625,14 +597,15 @@ def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings
         if store.topic == topic.name and store.is_changelog_only
     ]
     checks = "\n".join(f"- `{name}`: {text}" for name, text in RESTORE_CHECKS.items())
+    points = recovery_points_key(application_id)
     return dg.AssetSpec(
         key=key,
-        deps=[*sources, recovery_points_key(application_id)],
+        deps=[*(dg.AssetDep(k, partition_mapping=UP_TO_THE_OPEN_WINDOW) for k in sources), points],
         description=(
             f"Topic `{topic.name}` ({', '.join(sorted(topic.roles))}) on the target cluster, as of"
-            " a recovery point, byte for byte.\n\nMaterialised as it is, it only shows the plan."
-            " Open the launchpad to choose `as_of`, `target` and `dry_run: false`; select all"
-            f" assets of this group together, `{GROUP_OFFSETS}` too.\n\n**Checks**\n\n{checks}"
+            " the last restorable recovery point of a window, byte for byte.\n\nMaterializing it"
+            " only shows the plan, as an observation. Job"
+            f" `{restore_job(application_id)}` restores.\n\n**Checks**\n\n{checks}"
         ),
         group_name=group(application_id, "restore"),
         kinds={"kafka", "restore"},

@@ -21,7 +21,7 @@ def topic_specs(settings: ApplicationSettings) -> list[dg.AssetSpec]:
     """One external asset for each topic of the application.
 
     Raises:
-        CollidingNamesError: Dagster would take two of the topics for one.
+        ConfigurationError: Dagster would take two of the topics for one.
     """
     application = settings.application
     refuse_collisions(topic.name for topic in application.topics)
@@ -54,7 +54,7 @@ def _description(topic: AppTopic, application: StreamsApplication) -> str:
         f" Stores: {', '.join(f'`{store}`' for store in topic.stores)}." if topic.stores else ""
     )
     notes = [
-        f"\n\n*To confirm:* {finding.statement} {finding.remedy}"
+        f"\n\n*To confirm:* {finding.text}"
         for finding in application.findings
         if finding.subject == topic.name or finding.subject in topic.stores
     ]
@@ -71,7 +71,7 @@ def share_topics(definitions: dg.Definitions) -> dg.Definitions:
     application that writes the topic.
 
     Raises:
-        CollidingNamesError: Dagster would take two topics, or two applications, for one.
+        ConfigurationError: Dagster would take two topics, or two applications, for one.
     """
     assets = list(definitions.assets or [])
     topics = [a for a in assets if isinstance(a, dg.AssetSpec) and a.key.path[0] == "kafka"]

@@ -12,12 +12,13 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.raw_batch import RawRecord, content_of_range
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
+from kstreams_assets.model.groups import ConsumerGroup
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint
+from kstreams_assets.model.saved_records import SavedTail
+from kstreams_assets.model.spans import Position
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.recovery.scene import NotTaken, Offsets, Positions, Scene
 from kstreams_assets.recovery.segments import tail_of
-from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
-from kstreams_assets.warehouse.points import SavedTail
-from kstreams_assets.warehouse.spans import Position
 
 _READ_S = 30.0
 """For everything that one capture reads: a tick of a sensor has 60 s in all."""
@@ -120,10 +121,7 @@ def capture(
         if one.start < one.end
     }
     try:
-        found = reader.read(ranges, deadline_s=_READ_S, limit_bytes=limit_bytes) if ranges else {}
-        read: dict[TopicPartitionId, Sequence[LoadedBatch]] = {
-            partition: raw.batches for partition, raw in found.items()
-        }
+        read = reader.read(ranges, deadline_s=_READ_S, limit_bytes=limit_bytes) if ranges else {}
         return _committed(stretches, read, limit_bytes)
     except RawReadLimitError:
         return Captured(None, f"there are more than {limit_bytes} bytes to save", unread=True)
@@ -138,7 +136,7 @@ def capture(
 
 def _committed(
     stretches: Sequence[Stretch],
-    read: dict[TopicPartitionId, Sequence[LoadedBatch]],
+    read: dict[TopicPartitionId, tuple[LoadedBatch, ...]],
     limit_bytes: int | None,
 ) -> Captured:
     found: dict[TopicPartitionId, list[RawRecord]] = {}
@@ -187,7 +185,7 @@ class Completed:
     """
 
     partitions: tuple[PartitionCut, ...]
-    group_offsets: tuple[GroupOffset, ...]
+    group: ConsumerGroup
     tails: tuple[SavedTail, ...]
     in_flight: int
     unsealed_because: str
@@ -248,10 +246,7 @@ def complete(
             )
             for partition in scene.partitions
         ),
-        group_offsets=tuple(
-            GroupOffset(p.topic, p.partition, committed.offset, committed.metadata)
-            for p, committed in sorted(positions.committed.items())
-        ),
+        group=ConsumerGroup.of(scene.group, positions.committed),
         tails=tuple(
             SavedTail(p, scene.incarnation(p), records)
             for p, records in {**found, **(tails.records or {})}.items()

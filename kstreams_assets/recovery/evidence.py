@@ -12,17 +12,10 @@ from typing import NamedTuple
 
 from kstreams_assets.kafka.coordinator_log import GroupCommit, group_commits
 from kstreams_assets.kafka.raw_batch import RawBatch
-from kstreams_assets.kafka.raw_log import LoadedBatch
+from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
+from kstreams_assets.model.point import Guarantee, PartitionCut, RecoveryPoint, topic_id_of
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.scene import (
-    NO_INTERNAL,
-    READ_S,
-    UNREADABLE,
-    Offsets,
-    Positions,
-    Scene,
-)
-from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint, topic_id_of
+from kstreams_assets.recovery.scene import NO_INTERNAL, READ_S, Offsets, Positions, Scene
 
 _FIRST_STEP = 10_000
 _COMMITS_BYTES = 32 * 1024**2
@@ -100,7 +93,7 @@ def restored_guarantee(scene: Scene, ends: Offsets, committed: GroupOffsets) -> 
     read = set(scene.read)
     now = {(p, o.offset, o.metadata) for p, o in committed.items() if p in read}
     for restore in reversed(scene.restored.committed_for(scene.group)):
-        then = {(o.id, o.offset, o.metadata) for o in restore.offsets if o.id in read}
+        then = {(o.id, o.offset, o.metadata) for o in restore.group.offsets if o.id in read}
         ranges = {
             one.target: one.offsets
             for p in scene.internal
@@ -163,7 +156,7 @@ def _newest_batches(
     if not newest:
         return None
     raw = scene.reader.read(newest, deadline_s=READ_S)
-    return {p: one.batches[-1].header for p, one in raw.items() if one.batches}
+    return {p: batches[-1].header for p, batches in raw.items() if batches}
 
 
 def _newest_records(scene: Scene, partitions: Sequence[TopicPartitionId], ends: Offsets) -> str:
@@ -207,29 +200,18 @@ def latest_commits(
         end = scene.cluster.high_watermarks([partition])[partition]
         while search.missing and log_start < end and left > 0:
             start = max(log_start, end - step)
-            raw = scene.reader.read(
+            batches = scene.reader.read(
                 {partition: OffsetRange(start, end)},
                 deadline_s=max(0.0, deadline - time.monotonic()),
                 limit_bytes=left,
             )[partition]
-            for batch in reversed(raw.batches):
+            for batch in reversed(batches):
                 search.look_at(batch)
-            left -= sum(len(batch.data) for batch in raw.batches)
+            left -= sum(len(batch.data) for batch in batches)
             end, step = start, 2 * step
     except UNREADABLE:
         return search.found
     return search.found
-
-
-def newest_commits(
-    scene: Scene, wanted: Iterable[TopicPartitionId]
-) -> Mapping[TopicPartitionId, bool]:
-    """Whether the newest commit of the group for each partition was made in a transaction."""
-    return {
-        p: latest.in_transaction
-        for p, latest in latest_commits(scene, wanted).items()
-        if latest.commit.offset is not None
-    }
 
 
 class _CommitSearch:
@@ -373,7 +355,7 @@ class Evidence:
         """What the group had committed at the newest exact point."""
         if self._before is None:
             return {}
-        return {o.id: CommittedOffset(o.offset, o.metadata) for o in self._before.group_offsets}
+        return self._before.group.committed
 
     @cached_property
     def _is_stopped(self) -> bool:

@@ -2,19 +2,18 @@
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.warehouse import lineage
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.repository.repository import Repository
 
 
 def require_lineage(warehouse: Warehouse, application_id: str, cluster: KafkaCluster) -> None:
     """Refuse to write what another cluster holds to the backups of an application.
 
     Raises:
-        OtherClusterError: See `warehouse.lineage.require_lineage`.
+        OtherClusterError: See `Lineage.require`.
         ClusterUnavailableError: No broker answered in time.
     """
-    for newest in RecoveryPointTable(warehouse).newest(application_id):
+    for newest in Repository.of(warehouse, application_id).points.newest():
         require_continues(warehouse, newest, cluster)
 
 
@@ -23,10 +22,8 @@ def require_continues(warehouse: Warehouse, newest: RecoveryPoint, cluster: Kafk
     if newest.cluster_id == cluster.cluster_id():
         return
     found = cluster.metadata()
-    lineage.require_lineage(
-        warehouse,
-        newest.application_id,
-        newest=newest,
+    Repository.of(warehouse, newest.application_id).lineage.require(
+        newest,
         cluster_id=found.cluster_id,
         topic_ids={name: topic.topic_id for name, topic in found.topics.items()},
     )

@@ -7,39 +7,26 @@ next.
 
 import logging
 import time
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from kstreams_assets.errors import KStreamsAssetsError, RecoveryPointNotFoundError
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import LockHandle
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.model.file_ranges import FileRange, ranges_to_rewrite
+from kstreams_assets.model.point import no_point
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.recovery.retention import Retention, leaving_points
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, store_time
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.lineage import points_of_restores
-from kstreams_assets.warehouse.point import in_force, in_order
-from kstreams_assets.warehouse.points import (
-    PinsTable,
-    PointInstant,
-    RecoveryPointTable,
-    SavedRecordsTable,
-    at_edges,
-    points_locked,
-)
-from kstreams_assets.warehouse.table import FileRange, ranges_to_rewrite
+from kstreams_assets.store import StorePath, store_at
+from kstreams_assets.store.locks import LockHandle
 
 _ROUND_S = 600.0
 """A round every ten minutes: at most sixty small files per table for points every ten seconds."""
 _DEADLINE_S = 5.0
-_HOUR_MS = 3_600_000
-_ENOUGH_POINTS = 5_000
 _ENOUGH_BYTES = 16 * 1024**2
 _LOOKED_AT = 8
 """Files of saved records that a round looks through for rows that nobody needs any more."""
@@ -47,22 +34,6 @@ _UNCLAIMED_S = 3_600.0
 """Records whose point was never stored (its recorder was killed) go after this time."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """What decides which points and records stay; the functions are asked once in a round.
-
-    `edges_ms(low, high)` gives the instants at which windows begin or end in that time,
-    `named()` the ids of points that must stay (those that the ledger names as closing a window,
-    pinned ones), `proven()` the changelog offsets (topic id, start, end) that backups hold without
-    a hole, and that therefore need not be kept a second time.
-    """
-
-    keep_all_s: float
-    edges_ms: Callable[[int, int], Iterable[int]]
-    named: Callable[[], Iterable[str]] = tuple
-    proven: Callable[[], Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]]] = dict
 
 
 def maintain_if_due(
@@ -74,7 +45,7 @@ def maintain_if_due(
 ) -> "MaintenanceRound | None":
     """A round of maintenance if the last one began ten minutes ago; None otherwise.
 
-    To be called under `writer`, the lock of `points_locked`. A failure is logged and never raised:
+    To be called under `writer`, the lock of the recorder. A failure is logged and never raised:
     a point that was taken must not fail for what comes after it.
     """
     mark = warehouse.lock_file(f"maintenance/{application_id}")
@@ -103,7 +74,8 @@ def _is_recent(mark: StorePath) -> bool:
     """Whether the last round began ten minutes ago at most, by either clock."""
     changed = mark.stat().st_mtime
     return (
-        abs(time.time() - changed) < _ROUND_S or abs(store_time(mark.parent) - changed) < _ROUND_S
+        abs(time.time() - changed) < _ROUND_S
+        or abs(store_at(mark.parent).now() - changed) < _ROUND_S
     )
 
 
@@ -119,7 +91,7 @@ def maintain(
 ) -> "MaintenanceRound":
     """Prune the points of an application and what was saved for them, and tidy the tables.
 
-    To be called under `writer`, the lock of `points_locked`. Points taken before `pruned_to_ms`
+    To be called under `writer`, the lock of the recorder. Points taken before `pruned_to_ms`
     have been pruned and are left as they are, so that a round costs the same after years. No file
     is written anew once `deadline_s` seconds have passed.
 
@@ -138,8 +110,9 @@ def maintain(
     )
     done.prune_points(pruned_to_ms)
     done.prune_records()
-    RecoveryPointTable(warehouse).tidy()
-    SavedRecordsTable(warehouse).tidy()
+    repo = Repository.of(warehouse, application_id)
+    repo.points.tidy()
+    repo.saved_records.tidy()
     _log.info(
         "Recovery points of %s: %d dropped, with %d saved records; %d ranges of files rewritten in"
         " %.1f s%s.",
@@ -151,38 +124,6 @@ def maintain(
         "" if done.finished else ", the rest is left to the next round",
     )
     return done
-
-
-def kept(
-    points: Sequence[PointInstant],
-    *,
-    edges_ms: Iterable[int],
-    keep_all_from_ms: int,
-    named: Collection[str] = (),
-) -> set[str]:
-    """Ids of the points that stay: all of them for a time, then the last of each window.
-
-    Those taken at or after `keep_all_from_ms`, the last in force before each window edge, the late
-    ones that close windows, the `named` (of the ledger, or pinned), the newest, the newest sealed
-    and the newest exact one. Windows begin and end with the same points by what stays as by all of
-    them, at these `edges_ms` and at any after the newest point.
-    """
-    if not points:
-        return set()
-    ordered = in_force(points)
-    chosen = {*at_edges(ordered, edges_ms), ordered[-1].id}
-    chosen |= {p.id for p in points if p.taken_at_ms >= keep_all_from_ms or p.closes_window}
-    chosen |= {p.id for p in points if p.id in named}
-    for some in ([p for p in points if p.sealed], [p for p in points if p.exact]):
-        chosen |= {max(some, key=in_order).id} if some else set()
-    # Points in force that keep others, which stay too, from being in force.
-    in_force_ids = {point.id for point in ordered}
-    keys = [(point.effective_at_ms, point.taken_at_ms) for point in ordered]
-    return chosen | {
-        ordered[bisect_right(keys, (point.effective_at_ms, point.taken_at_ms)) - 1].id
-        for point in points
-        if point.id in chosen and point.id not in in_force_ids
-    }
 
 
 @dataclass(slots=True)
@@ -203,7 +144,7 @@ class MaintenanceRound:
     @property
     def keep_all_from_ms(self) -> int:
         """Every point taken from then on stays."""
-        return self.now_ms - round(self.retention.keep_all_s * 1000)
+        return self.retention.keep_all_from_ms(self.now_ms)
 
     def _has_time(self) -> bool:
         """Whether another step may begin."""
@@ -212,44 +153,25 @@ class MaintenanceRound:
 
     def prune_points(self, pruned_to_ms: int) -> None:
         """Drop the points that nobody needs."""
-        table = RecoveryPointTable(self.warehouse)
-        doomed = self._doomed(table.instants(self.application_id), pruned_to_ms)
-        files = [FileRange(f.rows, f.low, f.high) for f in table.files(self.application_id)]
-        times = sorted(doomed.values())
-        for low, high in ranges_to_rewrite(
-            files,
-            lambda file: bisect_left(times, file.low) < bisect_right(times, file.high),
-            enough=_ENOUGH_POINTS,
-        ):
-            if not self._has_time():
-                break
-            going = {point_id for point_id, at_ms in doomed.items() if low <= at_ms <= high}
-            table.drop(self.application_id, low, high, going, writer=self.writer)
-            self.points_dropped += len(going)
-            self.ranges_rewritten += 1
-
-    def _doomed(self, instants: Sequence[PointInstant], pruned_to_ms: int) -> dict[str, int]:
-        """Points to drop, with the time they were taken."""
-        low_ms = min((i.effective_at_ms for i in instants), default=0)
-        judged = {i.id for i in instants if min(i.taken_at_ms, i.effective_at_ms) < pruned_to_ms}
-        stays = kept(
-            instants,
-            # A point is only the last before an edge that lies behind it.
-            edges_ms=self.retention.edges_ms(max(low_ms, pruned_to_ms), self.now_ms),
-            keep_all_from_ms=self.keep_all_from_ms,
-            named=judged.union(self.retention.named()),
+        table = Repository.of(self.warehouse, self.application_id).points
+        instants = table.instants()
+        lines = self.retention.lines(instants, now_ms=self.now_ms, pruned_to_ms=pruned_to_ms)
+        dropped = table.drop(
+            leaving_points(instants, lines), writer=self.writer, goes_on=self._has_time
         )
-        return {i.id: i.taken_at_ms for i in instants if i.id not in stays}
+        self.points_dropped += sum(dropped)
+        self.ranges_rewritten += len(dropped)
 
     def prune_records(self) -> None:
         """Drop the saved records that no stored point refers to."""
-        table = SavedRecordsTable(self.warehouse)
-        files = table.files(self.application_id)
+        repo = Repository.of(self.warehouse, self.application_id)
+        table = repo.saved_records
+        files = table.files()
         if not files or not self._has_time():
             return
         # Read after the points were pruned: what is stored then is what is needed.
-        points = RecoveryPointTable(self.warehouse)
-        needed = points.saved(self.application_id, self.retention.proven())
+        points = repo.points
+        needed = points.saved(self.retention.proven())
         # It sorts before the ids of points taken at that time or later.
         unclaimed = datetime.fromtimestamp(self.now_ms / 1000 - _UNCLAIMED_S, tz=UTC)
         fresh_from = f"{unclaimed:%Y%m%dT%H%M%S}"
@@ -263,7 +185,7 @@ class MaintenanceRound:
             file = settled[(begin + number) % len(settled)]
             if not self._has_time():
                 break
-            left = table.needed_rows(self.application_id, file, needed, fresh_from)
+            left = table.needed_rows(file, needed, fresh_from)
             if left < file.rows and (2 * left <= file.rows or file.bytes < _ENOUGH_BYTES):
                 dead.add(file.low)
         for low, high in ranges_to_rewrite(
@@ -272,7 +194,7 @@ class MaintenanceRound:
             if not self._has_time():
                 break
             self.records_dropped += table.drop_unneeded(
-                self.application_id, low, high, needed, fresh_from, writer=self.writer
+                low, high, needed, fresh_from, writer=self.writer
             )
             self.ranges_rewritten += 1
 
@@ -283,48 +205,18 @@ def pin_point(
     """Keep a point, whatever maintenance and `expire` would do, until it is unpinned.
 
     Raises:
-        RecoveryPointNotFoundError: There is none of this id (any more).
+        KStreamsAssetsError: There is none of this id (any more).
         WarehouseLockedError: Points are being dropped for too long.
     """
     application_id = settings.application_id
     # While no one drops points: from then on this one stays.
-    with points_locked(
-        settings.warehouse,
-        application_id,
+    repo = Repository.open(settings)
+    with repo.writing(
+        Lock.RECORDER,
         purpose=f"pin recovery point {point_id}",
         wait_s=wait_s,
     ) as lock:
-        table = RecoveryPointTable(settings.warehouse)
-        if not table.load(application_id, [point_id], damaged_too=True):
-            raise RecoveryPointNotFoundError(point_id=point_id, application_id=application_id)
-        PinsTable(settings.warehouse).pin(application_id, point_id, reason, writer=lock)
-
-
-def retention_of(settings: ApplicationSettings) -> Retention:
-    """How the points of an application are pruned.
-
-    The last of each window stays, and those that the ledger names or that unfinished restores are
-    made from; what backups hold without holes is not kept a second time.
-    """
-    calendar = WindowCalendar(settings.windows)
-    ledger = Ledger(settings.warehouse, settings.application_id)
-    pins, keep = PinsTable(settings.warehouse), settings.keep
-    hourly = keep is not None and any(line.name == "hourly" for line in keep.lines)
-
-    def edges_ms(low_ms: int, high_ms: int) -> set[int]:
-        windows = calendar.closed_since(low_ms)
-        edges = {edge for window in windows for edge in (window.start_ms, window.end_ms)}
-        # The policy may ask for more points than there are windows.
-        hours = range(low_ms // _HOUR_MS * _HOUR_MS, high_ms, _HOUR_MS) if hourly else ()
-        return edges.union(hours)
-
-    return Retention(
-        keep_all_s=max(settings.recovery_points.keep_all_s, keep.all_s if keep else 0),
-        edges_ms=edges_ms,
-        named=lambda: {
-            *ledger.closing_point_ids(),
-            *points_of_restores(settings.warehouse, settings.application_id),
-            *(pin.recovery_point_id for pin in pins.of(settings.application_id)),
-        },
-        proven=lambda: ledger.proven_ranges(settings.application),
-    )
+        table = repo.points
+        if not table.load([point_id], damaged_too=True):
+            raise no_point(application_id, point_id)
+        repo.pins.pin(point_id, reason, writer=lock)

@@ -3,11 +3,10 @@
 import time
 from collections.abc import Sequence
 
+from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.evidence import newest_commits as newest_commits
 from kstreams_assets.recovery.evidence import processing, why_not_exact
 from kstreams_assets.recovery.scene import NotTaken, Offsets, Positions, Scene
-from kstreams_assets.warehouse.point import Guarantee, Method
 
 _REST_S = 1.5
 _STABLE_S = 25.0

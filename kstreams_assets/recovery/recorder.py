@@ -2,50 +2,42 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.app.names import BROKER_TOPICS, owner_of
-from kstreams_assets.errors import (
-    KafkaError,
-    StoredDataError,
-    TopicNotFoundError,
-    WarehouseError,
-)
+from kstreams_assets.errors import KafkaError, StoredDataError, TopicNotFoundError, WarehouseError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.transactions import TransactionalTopics
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.completion import Completed, Safe, complete
-from kstreams_assets.recovery.evidence import Evidence, runs_at
-from kstreams_assets.recovery.lineage import require_continues
-from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
-from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
-from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
-from kstreams_assets.recovery.transactions import TransactionsMethod
-from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
-from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.ledger import ledger_version
-from kstreams_assets.warehouse.lineage import Origins
-from kstreams_assets.warehouse.point import (
+from kstreams_assets.model.groups import ConsumerGroup
+from kstreams_assets.model.point import (
     CLOCK_STEP_MS,
     Guarantee,
     Method,
     RecoveryPoint,
     new_point_id,
 )
-from kstreams_assets.warehouse.points import (
-    RecoveryPointTable,
-    SavedRecordsTable,
-    SavedTail,
-    points_locked,
-)
-from kstreams_assets.warehouse.restored_ranges import RestoredRanges, restored_onto
-from kstreams_assets.warehouse.spans import Position
+from kstreams_assets.model.restored_ranges import RestoredRanges
+from kstreams_assets.model.saved_records import SavedTail
+from kstreams_assets.model.spans import Position
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.completion import Completed, Safe, complete
+from kstreams_assets.recovery.evidence import Evidence, runs_at
+from kstreams_assets.recovery.lineage import require_continues
+from kstreams_assets.recovery.maintenance import maintain_if_due
+from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
+from kstreams_assets.recovery.retention import Retention, retention_of
+from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
+from kstreams_assets.recovery.transactions import TransactionsMethod
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
+from kstreams_assets.texts import iso_time
 
 _ATTEMPTS = 3
 _PATIENCE_S = 15.0
@@ -53,6 +45,8 @@ _PATIENCE_S = 15.0
 _BROKERS_S = 12.0
 """How long to wait for a silent broker: after 9 s, by default, the controller takes it for dead."""
 _LOCK_WAIT_S = 30.0
+_OTHER_GROUPS_S = 5.0
+"""How long transactions may keep the offsets of other groups undecided, for all of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +63,7 @@ _WAYS: Mapping[Method, _Way] = {
     Method.TRANSACTIONS: _Way(
         6,
         lambda scene: TransactionsMethod(scene).take(),
-        "Whole committed transactions, told apart in the raw logs.",
+        "Whole committed transactions, identified in the raw logs.",
     ),
     Method.SANDWICH: _Way(
         1, sandwich, "Nothing was open or written at one moment, between two equal offsets."
@@ -82,31 +76,6 @@ _WAYS: Mapping[Method, _Way] = {
         " repeat up to one commit interval.",
     ),
 }
-
-
-class TopicChangedWhileReadingError(KafkaError):
-    """A topic was deleted, recreated or given partitions while a point was being taken."""
-
-    def __init__(self, *, topics: Iterable[str]) -> None:
-        self.topics = tuple(sorted(topics))
-        super().__init__(
-            f"Topic {', '.join(self.topics)} changed (was deleted, or has another id or number of"
-            f" partitions) while the recovery point was taken, {_ATTEMPTS} times in a row.",
-            remedy="Wait until nobody creates or deletes topics of the application, then try"
-            " again.",
-        )
-
-
-class RecoveryPointNotTakenError(KafkaError):
-    """No method gave a point whose records could be saved in time."""
-
-    def __init__(self, *, application_id: str, reasons: Mapping[Method, str]) -> None:
-        self.application_id = application_id
-        self.reasons = dict(reasons)
-        super().__init__(
-            f"No recovery point of {application_id} could be taken: {_joined(reasons)}.",
-            remedy="Nothing was stored. Try again; if it stays, look at what is named.",
-        )
 
 
 class _Beginning(NamedTuple):
@@ -159,29 +128,28 @@ class Recorder:
             AuthorizationFailedError: A right is missing without which not even the weakest method
                 works.
             UnstableGroupOffsetsError: A transaction stays undecided for longer than 25 s.
-            TopicChangedWhileReadingError: Topics came and went each time it was tried.
-            RecoveryPointNotTakenError: No method succeeded, or records of the point were gone.
+            KafkaError: Topics came and went each time it was tried.
+            KafkaError: No method succeeded, or records of the point were gone.
             WarehouseLockedError: Another recorder of the application does not come to an end.
             OtherClusterError: Neither the points before nor a restore of them lead to this cluster.
             LeaseLostError: Another recorder took the lock over while this one was stopped; no point
                 was stored.
         """
         application_id = self.application.application_id
-        with points_locked(
-            self.warehouse, application_id, purpose="recovery point", wait_s=_LOCK_WAIT_S
-        ) as lock:
-            table = RecoveryPointTable(self.warehouse)
-            newest = next(iter(table.newest(application_id)), None)
+        repo = Repository.of(self.warehouse, application_id)
+        with repo.writing(Lock.RECORDER, purpose="recovery point", wait_s=_LOCK_WAIT_S) as lock:
+            table = repo.points
+            newest = next(iter(table.newest()), None)
             if newest is not None and not self.new_lineage:
                 require_continues(self.warehouse, newest, self.cluster)
             sealed = newest
             if newest is not None and not newest.sealed:
-                sealed = table.newest_sealed(application_id)
+                sealed = table.newest_sealed()
             safe = Safe(newest, sealed, self._held(held or {}))
             limit = self.settings.seal_bytes if seal_bytes is None else seal_bytes
             with self.cluster.raw_log() as reader:
                 point, tails = self._settled(reader, safe, limit)
-            taken_at_ms = _stamp(point.taken_at_ms, newest, table)
+            taken_at_ms = _stamp(point.taken_at_ms, newest, repo)
             point = replace(
                 point,
                 id=new_point_id(taken_at_ms),
@@ -189,8 +157,8 @@ class Recorder:
                 closes_window_end_ms=closes_window_end_ms,
                 sequence=1 + ((newest.sequence or 0) if newest else 0),
             )
-            saved = SavedRecordsTable(self.warehouse)
-            saved.append(application_id, point.id, tails, writer=lock)
+            saved = repo.saved_records
+            saved.append(point.id, tails, writer=lock)
             if any(cut.saved_from is not None for cut in point.partitions):
                 point = replace(point, saved_version=saved.version())
             table.append(point, writer=lock)
@@ -213,8 +181,8 @@ class Recorder:
         self, held: Mapping[TopicPartitionId, Position]
     ) -> Mapping[TopicPartitionId, Position]:
         """The same with what a restore of this warehouse wrote: that need not be saved again."""
-        application_id = self.application.application_id
-        origins = Origins.of(self.warehouse, application_id, clusters=[self.cluster.cluster_id()])
+        repo = Repository.of(self.warehouse, self.application.application_id)
+        origins = repo.lineage.origins([self.cluster.cluster_id()])
         if not origins:
             return held
         topics = self.cluster.metadata().topics
@@ -236,17 +204,19 @@ class Recorder:
         """Try again while topics come and go."""
         changed: Sequence[str] = ()
         restored = self._restored()
+        ledger = Repository.of(self.warehouse, self.application.application_id).ledger
         for _ in range(_ATTEMPTS):
-            version = ledger_version(self.warehouse)
+            version = ledger.version()
             began = _Beginning(time.time_ns() // 1_000_000, time.monotonic(), version)
             scene = Scene(
                 self.application,
                 self.cluster,
                 reader,
                 self.cluster.metadata().topics,
-                self.settings.lookback_s,
+                self.settings.lookback_seconds,
                 self.between,
                 restored=restored,
+                other_groups=self._other_groups(),
             )
             if scene.absent_topics and safe.newest is None:
                 # Whoever takes the first point has just written the names down; later on, a topic
@@ -263,7 +233,30 @@ class Recorder:
             changed = sorted(n for n, topic in scene.described.items() if after.get(n) != topic)
             if not changed:
                 return taken
-        raise TopicChangedWhileReadingError(topics=changed)
+        raise KafkaError(
+            f"Topic {', '.join(sorted(changed))} changed (was deleted, or has another id or number"
+            f" of partitions) while the recovery point was taken, {_ATTEMPTS} times in a row.",
+            remedy="Wait until nobody creates or deletes topics of the application, then try"
+            " again.",
+        )
+
+    def _other_groups(self) -> tuple[ConsumerGroup, ...]:
+        """The other groups that points record, read before the ends of the logs.
+
+        So whatever a group had read was in the logs when the cut was sought. A group that cannot be
+        read in time is left out: it must not keep the recorder from the application.
+        """
+        deadline = time.monotonic() + _OTHER_GROUPS_S
+        found = []
+        for group in sorted({*self.settings.other_groups} - {self.application.application_id}):
+            left_s = max(0.0, deadline - time.monotonic())
+            try:
+                committed = self.cluster.group_offsets(group, unstable_limit_s=left_s)
+            except KafkaError as error:
+                _log.warning("Offsets of group %s are not in the recovery point: %s", group, error)
+            else:
+                found.append(ConsumerGroup.of(group, committed))
+        return tuple(found)
 
     def _by_methods(
         self, scene: Scene, safe: Safe, seal_bytes: int, began: _Beginning
@@ -289,8 +282,10 @@ class Recorder:
                 reasons[method] = found.reason
                 if not found.again:
                     break
-        raise RecoveryPointNotTakenError(
-            application_id=self.application.application_id, reasons=reasons
+        raise KafkaError(
+            f"No recovery point of {self.application.application_id} could be taken:"
+            f" {_joined(reasons)}.",
+            remedy="Nothing was stored. Try again; if it stays, look at what is named.",
         )
 
     def _try(
@@ -314,10 +309,14 @@ class Recorder:
 
     def _newest_exact(self, safe: Safe) -> RecoveryPoint | None:
         """The newest exact point, if it was taken on this cluster."""
-        table = RecoveryPointTable(self.warehouse)
-        exact = next(
-            (p for p in (safe.newest, safe.sealed) if p and p.guarantee is Guarantee.EXACT), None
-        ) or table.newest_exact(self.application.application_id)
+        table = Repository.of(self.warehouse, self.application.application_id).points
+        exact = (
+            next(
+                (p for p in (safe.newest, safe.sealed) if p and p.guarantee is Guarantee.EXACT),
+                None,
+            )
+            or table.newest_exact()
+        )
         if exact is None or exact.cluster_id != self.cluster.cluster_id():
             return None
         return exact
@@ -325,7 +324,8 @@ class Recorder:
     def _restored(self) -> RestoredRanges:
         """What restores wrote on this cluster; a point is taken without knowing if need be."""
         try:
-            return restored_onto(self.warehouse, self.cluster.cluster_id())
+            repo = Repository.of(self.warehouse, self.application.application_id)
+            return repo.lineage.restored_onto(self.cluster.cluster_id())
         except (StoredDataError, WarehouseError) as error:
             _log.warning("What restores wrote on this cluster could not be read: %s", error)
             return RestoredRanges()
@@ -374,7 +374,8 @@ class Recorder:
             reason="",
             took_ms=round((time.monotonic() - began.monotonic_s) * 1000),
             partitions=completed.partitions,
-            group_offsets=completed.group_offsets,
+            group_offsets=completed.group.offsets,
+            other_groups=scene.other_groups,
             sealed=not completed.unsealed_because,
             unsealed_because=completed.unsealed_because,
             absent_topics=scene.absent_topics,
@@ -405,7 +406,7 @@ class Recorder:
             )
         parts += [f"{guess} {guess.remedy}" for guess in self.application.guesses]
         if lacking:
-            parts.append(f"The point lacks topics of the application: {'; '.join(lacking)}.")
+            parts.append(f"The point is missing topics of the application: {'; '.join(lacking)}.")
         return replace(point, reason=" ".join(filter(None, parts)))
 
     def _undeclared(self, scene: Scene, completed: Completed, written: Set[str]) -> tuple[str, ...]:
@@ -416,7 +417,7 @@ class Recorder:
         """
         application = self.application
         known = application.not_mine | {topic.name for topic in application.topics}
-        read = {offset.topic for offset in completed.group_offsets} - known
+        read = completed.group.topics - known
         internal = application.undeclared_internal(scene.present)
         if internal:
             try:
@@ -477,7 +478,7 @@ def _age_s(point: RecoveryPoint) -> float:
     return min(max(time.time() - point.taken_at_ms / 1000, 0.0), _LONGEST_LOOK_S)
 
 
-def _stamp(now_ms: int, newest: RecoveryPoint | None, table: RecoveryPointTable) -> int:
+def _stamp(now_ms: int, newest: RecoveryPoint | None, repo: Repository) -> int:
     """The time to note with a point: behind the newest one's, unless that lies in the future.
 
     A clock that was set back must not let a later point look earlier. But one point of a clock that
@@ -487,7 +488,7 @@ def _stamp(now_ms: int, newest: RecoveryPoint | None, table: RecoveryPointTable)
     if newest is None or newest.taken_at_ms < now_ms:
         return now_ms
     if newest.taken_at_ms > now_ms + CLOCK_STEP_MS:
-        instants = table.instants(newest.application_id)
+        instants = repo.points.instants()
         if any(instant.taken_at_ms <= now_ms for instant in instants):
             _log.warning(
                 "Recovery point %s is stamped %s, which is in the future by this machine's clock.",

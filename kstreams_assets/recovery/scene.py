@@ -5,42 +5,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from kstreams_assets.app.model import StreamsApplication, TopicRoles
-from kstreams_assets.errors import (
-    AuthorizationFailedError,
-    CoordinatorRecordError,
-    CorruptBatchError,
-    KafkaRequestError,
-    OffsetOutOfRangeError,
-    RawReadLimitError,
-    RawReadTimeoutError,
-)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
+from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.topics import TopicIdentity
-from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.cut import Written
-from kstreams_assets.warehouse.point import (
+from kstreams_assets.model.groups import ConsumerGroup
+from kstreams_assets.model.point import (
     Guarantee,
     Method,
     PartitionCut,
     topic_id_of,
     truncated_incarnation,
 )
-from kstreams_assets.warehouse.restored_ranges import RestoredRanges
+from kstreams_assets.model.restored_ranges import RestoredRanges
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.cut import Written
 
 Offsets = Mapping[TopicPartitionId, int]
 
-UNREADABLE = (
-    AuthorizationFailedError,
-    CoordinatorRecordError,
-    CorruptBatchError,
-    KafkaRequestError,
-    OffsetOutOfRangeError,
-    RawReadLimitError,
-    RawReadTimeoutError,
-)
-"""Why the raw log of a partition could not be read as a method needs it."""
 NO_INTERNAL = "no internal topic holds a record that shows the processing guarantee"
 READ_S = 15.0
 
@@ -107,6 +89,8 @@ class Scene:
     exact_ends: Offsets = field(default_factory=dict)
     restored: RestoredRanges = field(default_factory=RestoredRanges)
     """What restores of the warehouse wrote on this cluster: it shows nothing of the application."""
+    other_groups: tuple[ConsumerGroup, ...] = ()
+    """What other groups had committed before a method was tried."""
 
     @property
     def group(self) -> str:
@@ -220,29 +204,6 @@ class Scene:
         asked = set(self.read)
         return {**{p: o for p, o in others.items() if p not in asked}, **named}
 
-    def since(
-        self, partitions: Iterable[TopicPartitionId], lookback_s: float
-    ) -> dict[TopicPartitionId, OffsetRange]:
-        """For each partition, the offsets of its newest `lookback_s`.
-
-        Counted back from the newest record: it was written by a broker's clock, as the ones looked
-        for, so that a wrong clock here does no harm.
-        """
-        wanted = list(partitions)
-        starts = self.cluster.log_start_offsets(wanted)
-        ends = self.cluster.high_watermarks(wanted)
-        newest = self.reader.read(
-            {p: OffsetRange(max(starts[p], ends[p] - 1), ends[p]) for p in wanted},
-            deadline_s=READ_S,
-        )
-        times = {
-            p: raw.batches[-1].header.max_timestamp - round(lookback_s * 1000)
-            for p, raw in newest.items()
-            if raw.batches
-        }
-        found = self.cluster.offsets_for_times(times)
-        return {p: OffsetRange(found.get(p) or starts[p], ends[p]) for p in wanted}
-
     def restored_end(self, partition: TopicPartitionId, end: int) -> int:
         """The end of what restores wrote to a partition that ends at `end`; 0 without a restore."""
         written = self.restored.of(partition, self.incarnation(partition))
@@ -258,7 +219,7 @@ class Scene:
         return {
             (one.id, one.offset, one.metadata)
             for restore in self.restored.committed_for(self.group)
-            for one in restore.offsets
+            for one in restore.group.offsets
         }
 
 

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from kstreams_assets.errors import OffsetOutOfRangeError, RawReadLimitError, RawReadTimeoutError
 from kstreams_assets.kafka.coordinator_log import (
@@ -15,10 +16,12 @@ from kstreams_assets.kafka.coordinator_log import (
     TransactionStateRecord,
     TransactionStatus,
     coordinator_partition,
-    transaction_state,
+    transaction_states,
 )
 from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.kafka.raw_log import UNREADABLE
 from kstreams_assets.kafka.transactions import ONGOING, TransactionalId
+from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.cut import (
     Cut,
@@ -32,9 +35,8 @@ from kstreams_assets.recovery.cut import (
 from kstreams_assets.recovery.evidence import Processing, processing
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog, batches_of_group
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
-from kstreams_assets.recovery.scene import READ_S, UNREADABLE, NotTaken, Offsets, Positions, Scene
+from kstreams_assets.recovery.scene import READ_S, NotTaken, Offsets, Positions, Scene
 from kstreams_assets.recovery.segments import tail_of
-from kstreams_assets.warehouse.point import Guarantee, Method
 
 _PREPARED = (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 _COMPLETED = (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
@@ -187,7 +189,7 @@ class TransactionsMethod:
         cluster, between, written = self.scene.cluster, self.scene.between, self.scene.written
         # To begin at the last stable offset of the offsets topic would lose transactions whose
         # commits lie before another one's that is still open.
-        lookback = self.scene.since([group_log], self.scene.lookback_s)[group_log]
+        lookback = self._newest([group_log], self.scene.lookback_s)[group_log]
         between("first look at the last stable offsets")
         first_stable = cluster.last_stable_offsets(written)
         between("first ends")  # who writes beyond these had not been prepared at the first look
@@ -300,17 +302,17 @@ class TransactionsMethod:
         """Batch headers of data partitions; those of the offsets topic go to the group's."""
         found: dict[TopicPartitionId, list[RawBatch]] = {}
         read = self.scene.reader.read(ranges, deadline_s=deadline_s, limit_bytes=_READ_BYTES)
-        for partition, raw in read.items():
+        for partition, batches in read.items():
             if partition.topic == CONSUMER_OFFSETS:
                 known = self._group_batches[-1].header.last_offset if self._group_batches else -1
-                fresh = (b for b in raw.batches if b.header.base_offset > known)
+                fresh = (b for b in batches if b.header.base_offset > known)
                 self._group_batches += [
                     batch
                     for batch in batches_of_group(fresh, self.scene.group)
                     if not self._is_of_restore(batch)
                 ]
             else:
-                found[partition] = [batch.header for batch in raw.batches]
+                found[partition] = [batch.header for batch in batches]
         return found
 
     def _is_of_restore(self, batch: GroupBatch) -> bool:
@@ -414,19 +416,17 @@ class TransactionsMethod:
             TopicPartitionId(TRANSACTION_STATE, coordinator_partition(name, count))
             for name in names
         }
-        raw = self.scene.reader.read(
-            self.scene.since(sorted(partitions), self.scene.lookback_s + _HISTORY_MARGIN_S),
+        read = self.scene.reader.read(
+            self._newest(sorted(partitions), self.scene.lookback_s + _HISTORY_MARGIN_S),
             deadline_s=READ_S,
         )
-        states = (
-            transaction_state(record)
-            for one in raw.values()
-            for batch in one.batches
-            if not batch.header.is_control
-            for record in batch.records()
-        )
-        ours = (state for state in states if state and state.transactional_id in names)
-        return replace(sample, history=ended_transactions(ours))
+        states = transaction_states(chain.from_iterable(read.values()), names)
+        return replace(sample, history=ended_transactions(states))
+
+    def _newest(
+        self, partitions: Sequence[TopicPartitionId], lookback_s: float
+    ) -> dict[TopicPartitionId, OffsetRange]:
+        return self.scene.reader.newest(partitions, lookback_s, deadline_s=READ_S)
 
 
 def _why_output(topic: str) -> str:

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.model.restores import RestoreMode, StoredRestore, StoredTopic
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.run import RestoreResult
+from kstreams_assets.restore.result import RestoredRecords
 from kstreams_assets.restore.watch import NOT_SEEN_FROM_OUTSIDE
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.texts import bytes_text, duration, iso_time, plain
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
+from kstreams_assets.texts import bytes_text, duration, iso_time, markdown_table, plain
 
 _SHOWN_OFFSETS: Final = 20
 _OFFSETS_KEPT: Final = timedelta(days=7)
@@ -34,18 +34,20 @@ def next_steps(
     """
     if local is not None:
         return _only_to_look_at(restore, local)
+    if restore.mode is RestoreMode.LOGS:
+        return _after_logs(restore)
     group = restore.group
     steps = [
-        f"**Wipe local state**: delete `<state.dir>/{group}` on **every** instance, standbys too."
-        " An old checkpoint there is trusted without a word, and results are wrong.",
+        f"**Delete local state**: remove `<state.dir>/{group}` on **every** instance, including"
+        " standbys. Kafka Streams trusts an old checkpoint there, and results are then wrong.",
         f"**Start** the application with `application.id={group}` and"
         f" `bootstrap.servers={restore.target_bootstrap_servers}`"
         f"{_before(restore)}.",
-        f"**Watch** it: `{_command('watch', restore)}`. It ends when the application is"
-        " healthy, and names what fails silently.",
+        f"**Watch** it: `{_command('watch', restore)}`. The command ends when the application is"
+        " healthy, and reports failures that the application does not log.",
         "**Replay** what producers sent after the recovery point.",
-        f"**Finish** once it has caught up: `{_command('finish', restore)}` puts the original topic"
-        " configs back. Until then nothing in these topics is deleted or compacted.",
+        f"**Finish** when it has caught up: `{_command('finish', restore)}` restores the original"
+        " topic configs. Until then, Kafka deletes and compacts nothing in these topics.",
     ]
     numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
     return "\n\n".join(
@@ -57,18 +59,33 @@ def next_steps(
             "### What healthy looks like",
             _healthy(restore, stores),
             "To undo the commit while the application is stopped:"
-            f" `{_command('rollback', restore)}` (puts back the offsets the group had here before;"
-            " topics stay).\n",
+            f" `{_command('previous-offsets', restore)}` (restores the offsets that the group had"
+            " here before; topics are not changed).\n",
         )
+    )
+
+
+def _after_logs(restore: StoredRestore) -> str:
+    groups = f"kstreams-assets restore group-offsets --app YAML --restore {restore.restore_id}"
+    return (
+        "## After the restore\n\n"
+        "1. **Set offsets** of groups that read these topics:"
+        f" `{groups} GROUP --commit`.\n"
+        f"2. **Finish**: `{_command('finish', restore)}` restores the original topic configs. Until"
+        " then nothing in these topics is deleted or compacted.\n\n"
+        f"No offset of group `{restore.group}` was committed. An application that starts here with"
+        f" `application.id={restore.group}` begins where `auto.offset.reset` says, with empty"
+        " stores, and appends its outputs to the restored ones. To restore the application, use"
+        " mode `state` or `rebuild`.\n"
     )
 
 
 def _only_to_look_at(restore: StoredRestore, local: str) -> str:
     serve = f"kstreams-assets restore serve --app YAML {local}"
     return (
-        f"## After the restore\n\n`{serve}` starts the local cluster again and says how to connect;"
-        f" an application with `application.id={restore.group}` and an empty `state.dir` continues"
-        f" there. `{serve} --remove` deletes the cluster.\n"
+        f"## After the restore\n\n`{serve}` starts the local cluster again and prints the"
+        f" connection settings. An application with `application.id={restore.group}` and an empty"
+        f" `state.dir` continues there. `{serve} --remove` deletes the cluster.\n"
     )
 
 
@@ -79,8 +96,8 @@ def _command(name: str, restore: StoredRestore) -> str:
 def _rules_skipped(restore: StoredRestore) -> str:
     command = f"kstreams-assets completeness check --app YAML --restore {restore.restore_id}"
     return (
-        "**Completeness rules were not evaluated** on the target, as asked (`skip_completeness`):"
-        f" `{command}` does it before the application is started."
+        "**Completeness rules were not evaluated** on the target (`skip_completeness`). To"
+        f" evaluate them, run `{command}` before you start the application."
     )
 
 
@@ -98,9 +115,8 @@ def _age(restore: StoredRestore, point_taken_at_ms: int, now_ms: int) -> str:
     taken = datetime.fromtimestamp(point_taken_at_ms / 1000, tz=UTC)
     return (
         f"The recovery point `{restore.point_id}` was taken at {taken:%Y-%m-%d %H:%M:%S} UTC,"
-        f" **{duration(now_ms - point_taken_at_ms)} ago** (the recovery point objective, RPO, that"
-        " this restore reaches). What the source received later is not here; producers have to"
-        " send it again."
+        f" **{duration(now_ms - point_taken_at_ms)} ago** (the recovery point objective, RPO, of"
+        " this restore). Later records of the source are missing; producers must send them again."
     )
 
 
@@ -135,9 +151,9 @@ def _healthy(restore: StoredRestore, stores: Mapping[str, Sequence[str]]) -> str
         more = len(restore.committed) - _SHOWN_OFFSETS
         lines += [f"| and {more:,} more | |", ""] if more > 0 else [""]
     lines += [
-        "- Its lag goes down to transaction markers only: no record is left, even where the offsets"
-        " differ by a few.",
-        "- Its log says nothing of `Unsupported offset metadata`, and of no offset that is reset.",
+        "- Its lag shrinks to transaction markers only: no record is left, even if offsets differ"
+        " by a few.",
+        "- Its log reports no `Unsupported offset metadata` and no offset reset.",
     ]
     return "\n".join(lines)
 
@@ -150,31 +166,33 @@ def _at_most(topic: StoredTopic) -> str:
 _SHOWN = 10
 
 
-def outcome(plan: RestorePlan, result: RestoreResult) -> str:
+def outcome(plan: RestorePlan, result: RestoredRecords) -> str:
     """What was restored and how it compares, as Markdown."""
     restored = sum(p.records for p in result.produced)
     resumed = sum(p.resumed for p in result.produced)
-    compared = sum(p.compared for p in result.verified)
     took = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in result.took_s.items())
     rows = [
         ("Restore", f"`{plan.restore_id}`, {result.restore.state.value.replace('_', ' ')}"),
         ("Target", f"{plan.target_bootstrap_servers}, group `{plan.group}`"),
         ("Records", f"{restored:,}, of them {resumed:,} written by an earlier attempt"),
-        ("Compared", f"{compared:,} records (`verify: {plan.request.verify.value}`)"),
+        ("Compared", f"{result.compared:,} records (`verify: {plan.request.verify.value}`)"),
         *_from_snapshots(plan),
         ("Took", took),
     ]
     if plan.point is not None:
         at = iso_time(plan.point.taken_at_ms)
         age = f"{age_s(plan) or 0:,.0f} s before the end of the restore"
-        rows.insert(1, ("Recovery point", f"`{plan.point.id}`, {at}, {age}; gives `{plan.gives}`"))
+        rows.insert(
+            1, ("Recovery point", (f"`{plan.point.id}`, {at}, {age}; restorability `{plan.gives}`"))
+        )
     verdict = (
         "The target matches the backup."
         if result.passed
-        else "**The target differs from the backup; no group offsets are committed.** Delete the"
-        " topics of this restore on the target, see who else writes there, restore again."
+        else "**The target differs from the backup; no group offsets are committed.** Find out what"
+        " else writes to the topics of this restore, delete them on the target, then restore"
+        " again."
     )
-    sections = [verdict, _table(rows), listed(result.problems)]
+    sections = [verdict, markdown_table(("", ""), rows), listed(result.problems)]
     return "\n\n".join(section for section in sections if section)
 
 
@@ -207,9 +225,7 @@ def steps_after(
     settings: ApplicationSettings, restore: StoredRestore, *, local: str | None = None
 ) -> str:
     """The steps after the commit as Markdown; `local` as for `next_steps`."""
-    points = RecoveryPointTable(settings.warehouse).load(
-        settings.application_id, [restore.point_id]
-    )
+    points = Repository.open(settings).points.load([restore.point_id])
     return next_steps(
         restore,
         point_taken_at_ms=points[0].taken_at_ms if points else None,
@@ -217,7 +233,3 @@ def steps_after(
         stores={topic.name: topic.stores for topic in settings.application.topics},
         local=local,
     )
-
-
-def _table(rows: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows)])

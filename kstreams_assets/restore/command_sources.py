@@ -5,13 +5,14 @@ can write the warehouse, or may start a run, could otherwise run any program as 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.restore.request import LOCAL, RestoreRequest, fields_of_request
-from kstreams_assets.settings import ApplicationSettings, CommandSettings
-from kstreams_assets.warehouse.restores import StoredRestore
+from kstreams_assets.model.point import taken_at_of
+from kstreams_assets.model.restores import RestoreMode, StoredRestore
+from kstreams_assets.restore.request import RestoreRequest, fields_of_request, parse_instant
+from kstreams_assets.settings import LOCAL, ApplicationSettings, CommandSettings, TargetSettings
 from spark_resources.java import small_environment
 
 _KUBERNETES: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBECONFIG")
@@ -24,50 +25,103 @@ _YAML_KEYS: Final = {
 }
 
 
-def with_configured_commands(
-    values: Mapping[str, Any], settings: ApplicationSettings
-) -> dict[str, Any]:
-    """The values of a request by field, with the commands of the YAML where they give none.
+def with_target(values: Mapping[str, Any], settings: ApplicationSettings) -> dict[str, Any]:
+    """The values of a request by field, with what the YAML declares of its target.
 
-    None is as if a value were not given.
+    That is the connection or local cluster, the prefix and the commands; prefix, application id and
+    commands that are given win. None is as if a value were not given.
+
+    Raises:
+        ConfigurationError: The prefix of the target has a window, and none is given.
     """
     given = {name: value for name, value in values.items() if value is not None}
+    name = given.get("target") or settings.default_target
+    target = settings.declared_targets.get(name) if name is not None else None
+    if target is not None:
+        if target.connection is None:
+            given["target"] = LOCAL if name == LOCAL else f"{LOCAL}:{name}"
+        if target.prefix and not given.get("prefix"):
+            given["prefix"] = _prefix(target, given, settings)
+            own_id = f"{given['prefix']}{settings.application_id}"
+            given["application_id"] = given.get("application_id") or own_id
     group = given.get("application_id") or settings.application_id
-    configured = configured_commands(settings, target=given.get("target"), group=group)
+    mode = given.get("mode", RestoreMode.STATE)
+    configured = configured_commands(settings, target=given.get("target"), group=group, mode=mode)
     defaults = {
-        "before_command": configured.before,
-        "after_command": configured.after,
-        "command_timeout_s": configured.timeout_s,
+        "before_command": configured.before_command,
+        "after_command": configured.after_command,
+        "command_timeout_s": configured.command_timeout_seconds,
     }
     return {name: value for name, value in defaults.items() if value is not None} | given
 
 
-def configured_commands(
-    settings: ApplicationSettings, *, target: str | None, group: str
-) -> CommandSettings:
-    """The settings of the YAML, without its commands for a restore that they are not meant for.
-
-    They stop and start the application on `restore.target`, under its own name. A restore to
-    another cluster (`target`, None for that of the YAML), or under another name, must not stop it.
-    """
-    commands = settings.restore.commands
-    own = settings.restore.target
-    if target is None or (own is None and target.partition(":")[0] != LOCAL):
-        is_own_target = True
+def _prefix(target: TargetSettings, given: Mapping[str, Any], settings: ApplicationSettings) -> str:
+    """The prefix of a target, for the window that is restored."""
+    if not target.is_per_window:
+        return target.prefix
+    point_ms = taken_at_of(given.get("point_id") or "")
+    if "window" in given:
+        window = given["window"]
+    elif "as_of_ms" in given:
+        window = WindowCalendar(settings.windows).key_at(parse_instant(given["as_of_ms"]))
+    elif point_ms is not None:
+        window = WindowCalendar(settings.windows).key_at(point_ms)
     else:
-        is_own_target = own is not None and _servers(target) == _servers(own.bootstrap_servers)
-    if is_own_target and group == settings.application_id:
-        return commands
-    return replace(commands, before=None, after=None)
+        raise ConfigurationError(
+            f"The prefix of this target is {target.prefix!r}, and no window is given.",
+            remedy="Give a window (in Dagster: a partition), a time or a recovery point.",
+        )
+    return target.prefix_of(window)
+
+
+def configured_commands(
+    settings: ApplicationSettings, *, target: str | None, group: str, mode: str
+) -> CommandSettings:
+    """The commands of the YAML for a restore to this target and group; none if it is another one.
+
+    They stop and start the application that goes on from such a restore. `target` is a name or
+    host:port, None for the default. Where no target is declared, those in `restore` belong to every
+    cluster but a local one. No application continues from a restore in mode `logs`.
+    """
+    none = settings.restore.model_copy(update={"before_command": None, "after_command": None})
+    if mode == RestoreMode.LOGS:
+        return none
+    application_id = settings.application_id
+    for declared in targets_meant(settings, target):
+        if declared.may_be_group(group, application_id):
+            return declared
+    is_local = target is not None and target.partition(":")[0] == LOCAL
+    is_undeclared = not settings.declared_targets and not is_local
+    if is_undeclared and group == application_id:
+        return settings.restore
+    return none
+
+
+def targets_meant(settings: ApplicationSettings, target: str | None) -> list[TargetSettings]:
+    """The declared targets of this name, or on these servers (the default first)."""
+    declared, default = settings.declared_targets, settings.default_target
+    if target is None or target in declared:
+        name = default if target is None else target
+        return [] if name is None else [declared[name]]
+    return [
+        declared[name]
+        for name in sorted(declared, key=lambda name: name != default)
+        if (connection := declared[name].connection) is not None
+        and _servers(connection.bootstrap_servers) == _servers(target)
+    ]
 
 
 def asked_commands(settings: ApplicationSettings, request: RestoreRequest) -> CommandSettings:
     """The commands of a request, which hold those of the YAML where none were given."""
-    return replace(
-        settings.restore.commands,
-        before=request.before_command,
-        after=request.after_command,
-        timeout_s=request.command_timeout_s,
+    group = request.application_id or settings.application_id
+    return configured_commands(
+        settings, target=request.target, group=group, mode=request.mode
+    ).model_copy(
+        update={
+            "before_command": request.before_command,
+            "after_command": request.after_command,
+            "command_timeout_seconds": request.command_timeout_s,
+        }
     )
 
 
@@ -81,8 +135,8 @@ def refuse_commands_of_run(values: Mapping[str, Any]) -> None:
         if spelling.of_operator and values[name] not in (None, field.default):
             raise ConfigurationError(
                 f"The configuration of this run sets {name}. Dagster takes commands from the YAML"
-                " of the application only: whoever may start a run could otherwise run any program"
-                " on this host.",
+                " of the application only: otherwise any user who can start a run could run any"
+                " program on this host.",
                 remedy=f"Set {_YAML_KEYS[name]} in the YAML and leave {name} out here, or run"
                 " kstreams-assets restore run with the option from a shell.",
             )
@@ -96,18 +150,24 @@ def command_notes(
     stored: StoredRestore | None,
 ) -> Iterable[str]:
     """Notes of a plan on commands that do not run; `stored` is the restore that it continues."""
-    commands = settings.restore.commands
-    applied = configured_commands(settings, target=request.target, group=group)
+    applied = configured_commands(settings, target=request.target, group=group, mode=request.mode)
+    meant = [*targets_meant(settings, request.target), *targets_meant(settings, None)]
+    commands = meant[0] if meant else settings.restore
     for name, of_yaml, applies, asked in (
-        ("before", commands.before, applied.before, request.before_command),
-        ("after", commands.after, applied.after, request.after_command),
+        ("before", commands.before_command, applied.before_command, request.before_command),
+        ("after", commands.after_command, applied.after_command, request.after_command),
     ):
         if asked is not None:
             continue
-        if of_yaml is not None and applies is None:
+        if of_yaml is not None and request.mode is RestoreMode.LOGS:
             yield (
-                f"The {name} command of the YAML does not run: it belongs to restore.target and"
-                f" group {settings.application_id}, and this restore goes elsewhere. Give"
+                f"The {name} command of the YAML does not run: no application continues from a"
+                " restore in mode logs."
+            )
+        elif of_yaml is not None and applies is None:
+            yield (
+                f"The {name} command of the YAML does not run: it belongs to the declared target"
+                f" and group {settings.application_id}, and this restore goes elsewhere. Give"
                 f" --{name}-command where this one needs a command."
             )
         if stored is not None and (note := unnamed_command(stored, name)):

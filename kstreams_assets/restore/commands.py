@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from kstreams_assets.errors import ConfigurationError, ProcessError, RestoreCommandError
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, ProcessError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.secret import mask_secrets
 from kstreams_assets.local.process import GuardedProcess
+from kstreams_assets.model.restores import StoredRestore
 from kstreams_assets.restore.command_sources import (
     asked_commands,
     command_environment,
@@ -22,15 +22,13 @@ from kstreams_assets.restore.command_sources import (
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_again
 from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.secret import mask_secrets
 from kstreams_assets.settings import ApplicationSettings, CommandSettings
-from kstreams_assets.warehouse.restores import StoredRestore
 
 _SHOWN_LINES: Final = 20
 _SHOWN_CHARACTERS: Final = 300
 """Of one line."""
 _ASKED_EVERY_S: Final = 1.0
-
-NO_COMMANDS: Final = CommandSettings()
 
 Report = Callable[[str], None]
 
@@ -47,8 +45,8 @@ def require_programs(request: RestoreRequest) -> None:
         program = shlex.split(command)[0]
         if shutil.which(program) is None:
             raise ConfigurationError(
-                f"The {name} command cannot be started: there is no program {program!r}, or it may"
-                " not be run.",
+                f"The {name} command cannot be started: program {program!r} is missing or not"
+                " executable.",
                 remedy="Correct the command, or PATH; nothing was restored.",
             )
 
@@ -62,40 +60,40 @@ def run_before(
     does not happen. Without a command the plan stays as it is. `report` gets lines of text.
 
     Raises:
-        RestoreCommandError: The command failed or took too long; no record was written.
-        KStreamsAssetsError: As `plan_again`.
+        KStreamsAssetsError: The command failed or took too long; no record was written.
+            As `plan_again`.
     """
     request = plan.request
     commands = asked_commands(settings, request)
-    if commands.before is None:
+    if commands.before_command is None:
         return plan
     failed = "No record was written."
     environment = command_environment(commands, "before", _facts(plan))
-    _run("before", commands.before, commands.timeout_s, environment, failed=failed, report=report)
-    _await_empty_group(plan.group, target, request.command_timeout_s, report)
+    timeout_s = commands.command_timeout_seconds
+    _run("before", commands.before_command, timeout_s, environment, failed=failed, report=report)
+    _await_empty_group(plan.group, target, timeout_s, report)
     # Without it the members of a group stand against a restore.
     done = request.model_copy(update={"before_command": None})
     return plan_again(settings, replace(plan, request=done), target)
 
 
-def run_after(
-    restore: StoredRestore, commands: CommandSettings = NO_COMMANDS, *, report: Report
-) -> None:
+def run_after(restore: StoredRestore, commands: CommandSettings, *, report: Report) -> None:
     """Run the command after a restore whose group offsets are committed.
 
     It is that of `commands`, never the one that the row of the restore names. Where only the row
     names one, `report` gets a line that says so.
 
     Raises:
-        RestoreCommandError: It failed or took too long; the restore is done all the same.
+        KStreamsAssetsError: It failed or took too long; the restore is done all the same.
     """
-    if commands.after is None:
+    if commands.after_command is None:
         if note := unnamed_command(restore, "after"):
             report(f"NOTE {note}")
         return
-    failed = f"Restore {restore.restore_id} is done all the same: its group offsets are committed."
+    failed = f"Restore {restore.restore_id} is complete: its group offsets are committed."
     environment = command_environment(commands, "after", _facts(restore))
-    _run("after", commands.after, commands.timeout_s, environment, failed=failed, report=report)
+    timeout_s = commands.command_timeout_seconds
+    _run("after", commands.after_command, timeout_s, environment, failed=failed, report=report)
 
 
 def _facts(restore: RestorePlan | StoredRestore) -> dict[str, str]:
@@ -143,16 +141,15 @@ def _run(
                     code = None
                 output = process.log_tail(_SHOWN_LINES)
         except ProcessError as error:
-            raise RestoreCommandError(
-                name=name, command=shown, problem=f"could not be started: {error}", failed=failed
-            ) from None
+            problem = f"could not be started: {str(error).rstrip('.')}"
+            raise _failure(name, shown, problem, failed) from None
     for line in output.splitlines():
         report(f"  {mask_secrets(line)[:_SHOWN_CHARACTERS]}")
     if code != 0:
         problem = f"ended with exit code {code}"
         if code is None:
             problem = f"did not end within {timeout_s:g} s and was killed"
-        raise RestoreCommandError(name=name, command=shown, problem=problem, failed=failed)
+        raise _failure(name, shown, problem, failed)
     report(f"The {name} command is done after {time.monotonic() - began:.1f} s.")
 
 
@@ -167,6 +164,16 @@ def _await_empty_group(
             if time.monotonic() >= deadline:
                 return
             if not told:
-                report(f"Group {group} is {state.state} still; waiting until it is empty.")
+                report(f"Group {group} is still {state.state}; waiting until it is empty.")
                 told = True
             time.sleep(_ASKED_EVERY_S)
+
+
+def _failure(name: str, command: str, problem: str, failed: str) -> KStreamsAssetsError:
+    """The error for a command that did not succeed; `failed` says what became of the restore."""
+    return KStreamsAssetsError(
+        f"The {name} command {problem}: {command}. {failed}",
+        remedy="Check its output, then run the restore again; it writes no record twice."
+        if name == "before"
+        else "Check its output, fix the cause, and perform the action of the command manually.",
+    )

@@ -4,28 +4,37 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn, TypeVar
 
-from kstreams_assets.errors import RestoreDeadlineError
+from kstreams_assets.errors import KStreamsAssetsError
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """How many seconds the work of a restore may take; `interrupt` ends jobs that still run."""
+
+    seconds: float
+    interrupt: Callable[[], None]
 
 
 class _TimeIsUp(KeyboardInterrupt):
     """Raised in the main thread, so that all that ends at Ctrl-C ends: Spark jobs, locks, tasks."""
 
 
-def within(deadline_s: float | None, work: Callable[[], T], *, restore_id: str) -> T:
+def within(deadline: Deadline | None, work: Callable[[], T], *, restore_id: str) -> T:
     """Do the work of a restore, and end it when its time is up; without a deadline, just do it.
 
     What must not be cut in the middle, such as the commit of group offsets, is not part of the
     work. For the main thread only.
 
     Raises:
-        RestoreDeadlineError: The time was up; records that are written stay.
+        KStreamsAssetsError: The time was up; records that are written stay.
     """
-    if deadline_s is None:
+    if deadline is None:
         return work()
 
     is_up = threading.Event()
@@ -37,7 +46,7 @@ def within(deadline_s: float | None, work: Callable[[], T], *, restore_id: str) 
 
     began = time.monotonic()
     handler = signal.signal(signal.SIGALRM, end)
-    left_s, _ = signal.setitimer(signal.ITIMER_REAL, deadline_s)
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, deadline.seconds)
     try:
         result = work()
         if not is_up.is_set():
@@ -51,5 +60,13 @@ def within(deadline_s: float | None, work: Callable[[], T], *, restore_id: str) 
         signal.signal(signal.SIGALRM, handler)
         if left_s:  # another timer of this process
             signal.setitimer(signal.ITIMER_REAL, max(0.001, left_s - time.monotonic() + began))
+    deadline.interrupt()
     # Outside of the handler: an error with an interrupt in its context is shown as Ctrl-C.
-    raise RestoreDeadlineError(restore_id=restore_id, deadline_s=deadline_s)
+    raise KStreamsAssetsError(
+        f"Restore {restore_id} was not verified within {deadline.seconds:g} s (--deadline) and"
+        " was ended. No group offset was committed, and the after"
+        " command is not run: the application stays stopped.",
+        remedy="Run the same command again: it continues where it stopped and writes nothing"
+        " twice. Give a longer --deadline if the restore needs it. To do without the restore,"
+        " start the application by hand where its own topics and offsets are.",
+    )

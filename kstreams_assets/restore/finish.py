@@ -6,23 +6,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from kstreams_assets.errors import NotCaughtUpError, RestoreError
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.kafka.admin import TopicDescription
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import LockHandle
+from kstreams_assets.model.restores import RestoreState, StoredRestore, StoredTopic
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.public_form import Form, Value
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.steps import Step, newest_locked, require
 from kstreams_assets.restore.target import partitions_of, require_own_target
-from kstreams_assets.restore.watch import Assessment, Health, Limits, follow
+from kstreams_assets.restore.watch import ASSESSMENT, Assessment, Health, Limits, follow
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import (
-    OffsetMapsTable,
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-    StoredTopic,
-)
+from kstreams_assets.store.locks import LockHandle
 
 _RETENTION: Final = "retention.ms"
 _POLICY: Final = "cleanup.policy"
@@ -58,7 +53,7 @@ class RetentionEffect:
 
 
 def retention_effects(
-    warehouse: Warehouse, restore: StoredRestore, target: KafkaCluster, *, now_ms: int
+    repo: Repository, restore: StoredRestore, target: KafkaCluster, *, now_ms: int
 ) -> tuple[RetentionEffect, ...]:
     """What `finish` would let go, by topic; topics that lose nothing are left out.
 
@@ -69,9 +64,7 @@ def retention_effects(
     topics = [t for t in restore.topics if t.target in there and _RETENTION in t.put_back]
     described = target.describe_topics(topic.target for topic in topics)
     topics = [t for t in topics if "delete" in described[t.target].effective_configs[_POLICY]]
-    maps = OffsetMapsTable(warehouse).load(
-        restore.application_id, restore.restore_id, topics={topic.source for topic in topics}
-    )
+    maps = repo.offset_maps.load(restore.restore_id, topics={topic.source for topic in topics})
     ends = {stored.target: stored.map.end for stored in maps.values()}
     default_ms = _default_ms(target)
     found = []
@@ -141,6 +134,15 @@ class Finished:
     was_finished: bool = False
 
 
+FINISHED: Final = Form(
+    Finished,
+    "restore_id=restore.restore_id state=restore.state was_finished put_back",
+    Value("retention", of=lambda done: [*map(str, done.effects)]),
+    "left_alone",
+    Value("seen", of="assessment", form=ASSESSMENT),
+)
+
+
 def finish(
     settings: ApplicationSettings,
     restore: StoredRestore,
@@ -153,29 +155,31 @@ def finish(
 ) -> Finished:
     """Put the original topic configs back, read them back, and note that the restore is finished.
 
-    Before that the application has to be seen caught up, within `limits`, unless `force`. `warn`
+    Before that the application has to be seen caught up, within `limits`, unless `force`, or the
+    mode is `logs`, which no application continues from. `warn`
     gets what the original `retention.ms` deletes of a topic before it is set. A second time nothing
     is done. Needs ALTER_CONFIGS on the topics, and what `watch` needs.
 
     Raises:
-        RestoreStateError: The group offsets of the restore were not committed.
-        NotCaughtUpError: The application is not there or has not caught up; nothing was changed.
-        RestoreError: Configs read back differ; the restore is not noted as finished.
-        KStreamsAssetsError: See `require_own_target`, and what the target refuses.
+        KStreamsAssetsError: The group offsets of the restore were not committed.
+            The application is not there or has not caught up; nothing was changed.
+            Configs read back differ; the restore is not noted as finished.
+            See `require_own_target`, and what the target refuses.
     """
     require_own_target(settings, restore, target)
     require(restore, Step.FINISH)
     if restore.state is RestoreState.FINISHED:
         return Finished(restore, {}, (), (), None, was_finished=True)
-    assessment = None if force else _caught_up(settings, restore, target, limits, report)
-    with newest_locked(settings, restore, Step.FINISH) as (newest, lock):
+    is_unread = force or not restore.mode.commits_offsets
+    assessment = None if is_unread else _caught_up(settings, restore, target, limits, report)
+    with newest_locked(settings, restore, Step.FINISH) as (repo, newest, lock):
         if newest.state is RestoreState.FINISHED:
             return Finished(newest, {}, (), (), assessment, was_finished=True)
-        return _finished(settings, newest, target, assessment, warn, lock)
+        return _finished(repo, newest, target, assessment, warn, lock)
 
 
 def _finished(
-    settings: ApplicationSettings,
+    repo: Repository,
     restore: StoredRestore,
     target: KafkaCluster,
     assessment: Assessment | None,
@@ -184,7 +188,7 @@ def _finished(
 ) -> Finished:
     """Set the configs, read them back, record it."""
     now_ms = time.time_ns() // 1_000_000
-    effects = retention_effects(settings.warehouse, restore, target, now_ms=now_ms)
+    effects = retention_effects(repo, restore, target, now_ms=now_ms)
     for effect in effects:
         if warn is not None:
             warn(effect)
@@ -198,9 +202,7 @@ def _finished(
     if changes:
         target.alter_topic_configs(changes)
         _compare([topic for topic in own if topic.put_back], target)
-    finished = RestoresTable(settings.warehouse).change(
-        restore, writer=lock, state=RestoreState.FINISHED
-    )
+    finished = repo.restores.change(restore, writer=lock, state=RestoreState.FINISHED)
     left_alone = tuple(t.target for t in restore.topics if t not in own)
     return Finished(finished, changes, effects, left_alone, assessment)
 
@@ -212,7 +214,7 @@ def _caught_up(
     limits: Limits,
     report: Callable[[Assessment], None] | None,
 ) -> Assessment:
-    """How the application was seen; raises NotCaughtUpError, at once if it does not run."""
+    """How the application was seen; raises KStreamsAssetsError, at once if it does not run."""
     assessments = follow(settings, restore, target, limits=limits)
     while True:
         assessment = next(assessments)
@@ -223,13 +225,21 @@ def _caught_up(
             return assessment
         if assessment.has_ended or assessment.health is Health.WAITING:
             assessments.close()
-            raise NotCaughtUpError(
-                group=restore.group,
-                seen=str(assessment),
-                troubles=[trouble.text for trouble in assessment.troubles],
-                records_left=assessment.records_left if assessment.counted else None,
-                is_running=assessment.observation.has_members,
-            )
+            raise _not_caught_up(restore.group, assessment)
+
+
+def _not_caught_up(group: str, seen: Assessment) -> KStreamsAssetsError:
+    what = "has not caught up"
+    if not seen.observation.has_members:
+        what = "has no member, so the application does not seem to run"
+    elif seen.counted and seen.records_left == 0:
+        what = "has no record left to read, but is not healthy yet"
+    told = "".join(f" {trouble.text}" for trouble in seen.troubles)
+    return KStreamsAssetsError(
+        f"Group {group} {what} ({seen}).{told} Nothing was changed.",
+        remedy="Start the application and run kstreams-assets restore watch, then try again. If the"
+        " application will not continue here, use --force.",
+    )
 
 
 def _compare(topics: list[StoredTopic], target: KafkaCluster) -> None:
@@ -246,8 +256,8 @@ def _compare(topics: list[StoredTopic], target: KafkaCluster) -> None:
             return
         if time.monotonic() > deadline:
             listed = "; ".join(f"{topic}: {what}" for topic, what in differing.items())
-            raise RestoreError(
-                f"Configs read back are not those that were put back: {listed}.",
+            raise KStreamsAssetsError(
+                f"Configs read back differ from the restored ones: {listed}.",
                 remedy="Check that nothing else sets the configs of these topics, then finish"
                 " again.",
             )
@@ -260,3 +270,26 @@ def _difference(topic: StoredTopic, described: TopicDescription) -> str:
         for name, wanted in sorted(topic.put_back.items())
         if described.explicit_configs.get(name) != wanted
     )
+
+
+def abandon(settings: ApplicationSettings, restore: StoredRestore) -> StoredRestore:
+    """Record that nobody goes on with a restore; the record.
+
+    Its recovery point may expire, and neither `expire` nor backups wait for it any more. The target
+    is not touched: topics of the restore stay there. A later run of the same restore is planned by
+    what is on the target then.
+
+    Raises:
+        KStreamsAssetsError: Its group offsets are committed, or it is finished.
+        WarehouseLockedError: It is being run.
+    """
+    require(restore, Step.ABANDON)
+    with newest_locked(settings, restore, Step.ABANDON) as (repo, newest, lock):
+        return repo.restores.change(
+            newest,
+            writer=lock,
+            state=RestoreState.FINISHED,
+            # A finished restore without committed offsets is none that an application goes on from.
+            committed=None,
+            problem="It was given up.",
+        )

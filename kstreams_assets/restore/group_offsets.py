@@ -7,18 +7,23 @@ from pathlib import Path
 from typing import Final
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.errors import (
-    ConfigurationError,
-    GroupOffsetsDifferError,
-    GroupOffsetsFileError,
-    RestoreError,
-    TargetTopicChangedError,
-)
+from kstreams_assets.errors import ConfigurationError, GroupOffsetsDifferError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import LockHandle
+from kstreams_assets.model.groups import ConsumerGroup, GroupOffset
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restores import (
+    PlacedTopic,
+    RestoreMode,
+    RestoreState,
+    StoredMap,
+    StoredRestore,
+    StoredTopic,
+    writers_of,
+)
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.public_form import TABLE, Form, Value
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.steps import Step, newest_locked, require
 from kstreams_assets.restore.target import (
     inspect_target,
@@ -26,28 +31,17 @@ from kstreams_assets.restore.target import (
     require_own_target,
     require_same_cluster,
     roles_of,
+    target_changed,
 )
 from kstreams_assets.restore.target_topics import differing_positions, excluded_topic, placed
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import (
-    OffsetMapsTable,
-    PlacedTopic,
-    RestoreMode,
-    RestoresTable,
-    RestoreState,
-    StoredMap,
-    StoredRestore,
-    StoredTopic,
-    writers_of,
-)
+from kstreams_assets.store.locks import LockHandle
 
-GroupOffsets = Mapping[TopicPartitionId, CommittedOffset]
 Gate = Callable[[ApplicationSettings, StoredRestore], None]
 """Raises what keeps the offsets of a restore from being committed, such as completeness rules."""
 
 _HEADER: Final = ["topic", "partition", "offset"]
+_GIVE_LINES: Final = "Give lines of topic,partition,offset[,metadata]; a header line is allowed."
 
 
 def commit_group_offsets(
@@ -63,20 +57,20 @@ def commit_group_offsets(
     may have found since that the target does not match the backup.
 
     Raises:
-        RestoreNotVerifiedError: Another run of the restore has begun again since, or found it
+        KStreamsAssetsError: Another run of the restore has begun again since, or found it
             wrong.
-        KStreamsAssetsError: As `gate` and `commit_verified`.
+            As `gate` and `commit_verified`.
     """
     gate(settings, restore)
     with (
-        newest_locked(settings, restore, Step.COMMIT) as (newest, lock),
+        newest_locked(settings, restore, Step.COMMIT) as (repo, newest, lock),
         KafkaCluster(target) as cluster,
     ):
-        return commit_verified(settings.warehouse, newest, cluster, lock=lock)
+        return commit_verified(repo, newest, cluster, lock=lock)
 
 
 def commit_verified(
-    warehouse: Warehouse,
+    repo: Repository,
     restore: StoredRestore,
     target: KafkaCluster,
     *,
@@ -85,13 +79,14 @@ def commit_verified(
     """Commit the offsets, read them back, note it; a second time changes nothing.
 
     The group's former offsets are noted before. Partitions of restored topics for which the group
-    had no offset at the recovery point get none, and lose what was there.
+    had no offset at the recovery point get none, and lose what was there. A restore in mode `logs`
+    leaves the group as it is.
 
     Raises:
-        RestoreNotVerifiedError: The restore was not verified, or differs from the backup.
-        GroupNotEmptyError: The application runs.
-        TargetTopicChangedError: A topic was deleted or made anew since it was verified.
-        RestoreError: Records were added or deleted since, or the group has gone on since the
+        KStreamsAssetsError: The restore was not verified, or differs from the backup.
+        KafkaError: The application runs.
+        KStreamsAssetsError: A topic was deleted or made anew since it was verified.
+            Records were added or deleted since, or the group has gone on since the
             offsets were committed.
         GroupOffsetsDifferError: The offsets are not those that the recovery point and the offset
             maps give, or what was read back is not what was committed.
@@ -100,20 +95,21 @@ def commit_verified(
     require_same_cluster(restore, target)
     require_empty_group(restore.group, target, operation="commit offsets")
     _require_present((*restore.topics, *restore.placed), target)
-    _require_as_verified(warehouse, restore, target)
-    _require_as_mapped(warehouse, restore, target)
-    table, group = RestoresTable(warehouse), restore.group
-    former = target.group_offsets(group)
+    _require_as_verified(repo, restore, target)
+    _require_as_mapped(repo, restore, target)
+    table, group = repo.restores, restore.group
+    former = ConsumerGroup.of(group, target.group_offsets(group))
     _require_not_gone_on(restore, former)
     if restore.former_offsets is None:
-        restore = table.change(restore, writer=lock, former_offsets=_rows(former))
-    wanted = _by_partition(restore.to_commit)
+        restore = table.change(restore, writer=lock, former_offsets=former.offsets)
+    wanted = ConsumerGroup(group, restore.to_commit)
     restored = {topic.target for topic in (*restore.topics, *restore.placed)}
+    if not restore.mode.commits_offsets:
+        restored = set()
     _write(
-        group,
         wanted,
         target,
-        delete=[id_ for id_ in former if id_.topic in restored and id_ not in wanted],
+        delete=[o.id for o in former.offsets if o.topic in restored and not wanted.at(o)],
     )
     found = target.group_offsets(group)
     _require_equal(
@@ -126,44 +122,42 @@ def commit_verified(
     )
 
 
-def _require_not_gone_on(restore: StoredRestore, found: GroupOffsets) -> None:
+def _require_not_gone_on(restore: StoredRestore, found: ConsumerGroup) -> None:
     """Refuse to commit again what the application has gone on from: it would read records twice."""
     committed = restore.committed if restore.state is RestoreState.COMMITTED else None
     moved = [
-        f"{o.topic}-{o.partition} at {found[o.id].offset} instead of {o.offset}"
+        f"{o.id} at {offset} instead of {o.offset}"
         for o in committed or ()
-        if o.id in found and found[o.id].offset > o.offset
+        if (offset := found.offset_in(o)) is not None and offset > o.offset
     ]
     if moved:
-        raise RestoreError(
-            f"Group {restore.group} has gone on since restore {restore.restore_id} was committed:"
-            f" {'; '.join(moved)}. No group offset was committed.",
+        raise KStreamsAssetsError(
+            f"Group {restore.group} has committed other offsets since restore"
+            f" {restore.restore_id}: {'; '.join(moved)}. No group offset was committed.",
             remedy="Start the application; it continues where it stopped. To restore again, delete"
             " the topics of this restore on the target, then run the restore again.",
         )
 
 
 def _require_present(topics: Iterable[StoredTopic | PlacedTopic], target: KafkaCluster) -> None:
-    """Refuse topics that were deleted or created again since; raises TargetTopicChangedError."""
+    """Refuse topics that were deleted or created again since; raises KStreamsAssetsError."""
     present = target.metadata().topics
     for topic in topics:
         found = present.get(topic.target)
         if found is None or found.topic_id != topic.target_topic_id:
-            raise TargetTopicChangedError(
-                subject=f"topic {topic.target}",
+            raise target_changed(
+                f"topic {topic.target}",
                 expected=topic.target_topic_id,
                 found=None if found is None else found.topic_id,
             )
 
 
-def _require_as_verified(
-    warehouse: Warehouse, restore: StoredRestore, target: KafkaCluster
-) -> None:
+def _require_as_verified(repo: Repository, restore: StoredRestore, target: KafkaCluster) -> None:
     """Refuse logs that begin later or end elsewhere, so that every offset lies inside them.
 
     Producers may write to inputs already.
     """
-    stored = OffsetMapsTable(warehouse).ends(restore.application_id, restore.restore_id)
+    stored = repo.offset_maps.ends(restore.restore_id)
     topics = {topic.target: topic for topic in restore.topics}
     starts, ends = target.log_start_offsets(stored), target.high_watermarks(stored)
     changed = []
@@ -176,54 +170,51 @@ def _require_as_verified(
         if ends[id_] < end or grown:
             changed.append(f"{id_} ends at offset {ends[id_]}, not {end}")
     if changed:
-        raise RestoreError(
+        raise KStreamsAssetsError(
             f"Since restore {restore.restore_id} was verified its topics have changed:"
             f" {'; '.join(changed)}. No group offset was committed.",
-            remedy="Stop whatever writes or deletes there, delete the restored topics and run the"
-            " restore again; where the application has run since, leave its offsets as they are.",
+            remedy="Stop the processes that write or delete there, delete the restored topics and"
+            " run the restore again. If the application has run since, do not change its offsets.",
         )
 
 
-def _require_as_mapped(warehouse: Warehouse, restore: StoredRestore, target: KafkaCluster) -> None:
+def _require_as_mapped(repo: Repository, restore: StoredRestore, target: KafkaCluster) -> None:
     """Refuse offsets that do not follow from what is stored of the point and of the records.
 
     The run has mapped them from its plan; here they are found once more, so that an offset that was
     changed in between does not go to the target.
     """
-    application_id = restore.application_id
-    points = RecoveryPointTable(warehouse).load(application_id, [restore.point_id])
+    points = repo.points.load([restore.point_id])
     if not points:
         raise GroupOffsetsDifferError(
             problem="not to be verified",
             partitions=[f"recovery point {restore.point_id} is not stored any more"],
         )
-    maps = OffsetMapsTable(warehouse).load(
-        application_id, restore.restore_id, topics=sorted(read_topics(restore))
-    )
+    maps = repo.offset_maps.load(restore.restore_id, topics=sorted(read_topics(restore)))
     left = {topic.target for topic in restore.placed}
     differing = differing_offsets(
         mapped_offsets(restore, points[0], maps),
         [offset for offset in restore.to_commit if offset.topic not in left],
     )
-    differing += _differing_where_placed(warehouse, restore, points[0], target)
+    differing += _differing_where_placed(repo, restore, points[0], target)
     if differing:
         raise GroupOffsetsDifferError(
-            problem="not as the offset maps give them", partitions=differing
+            problem="different from the offset maps", partitions=differing
         )
 
 
 def _differing_where_placed(
-    warehouse: Warehouse, restore: StoredRestore, point: RecoveryPoint, target: KafkaCluster
+    repo: Repository, restore: StoredRestore, point: RecoveryPoint, target: KafkaCluster
 ) -> list[str]:
     """The same for topics that are left as they are, from what is known of them now."""
     if not restore.placed:
         return []
     left = {topic.target for topic in restore.placed}
     there = inspect_target(target, left, restore.group).topics
-    writers = writers_of(RestoresTable(warehouse).onto(restore.target_cluster_id))
+    writers = writers_of(repo.restores.onto(restore.target_cluster_id))
     again = {}
     for topic in restore.placed:
-        known = excluded_topic(warehouse, target, topic.source, topic.target, there, writers)
+        known = excluded_topic(repo.warehouse, target, topic.source, topic.target, there, writers)
         found, _ = placed(
             known,
             point,
@@ -244,6 +235,8 @@ def _differing_where_placed(
 
 def read_topics(restore: StoredRestore) -> frozenset[str]:
     """The restored topics, by their names in the source, that can have a committed offset."""
+    if not restore.mode.commits_offsets:
+        return frozenset()
     if restore.mode is RestoreMode.STATE:
         return frozenset(topic.source for topic in restore.topics)
     read = TopicRole.INPUT.value
@@ -256,28 +249,25 @@ def mapped_offsets(
     """The offsets on the target, by topic and partition; `maps` are those of the topics read.
 
     With its state the application goes on at the point's offsets; to recompute everything it begins
-    at the first restored record of its inputs.
+    at the first restored record of its inputs. Mode `logs` commits none.
     """
     read = read_topics(restore)
-    committed = {offset.id: offset for offset in point.group_offsets}
     found: list[GroupOffset] = []
     for source, stored in maps.items():
         target = stored.target
         if source.topic not in read:
             continue
-        if restore.mode is not RestoreMode.STATE:
+        if restore.mode.recomputes:
             first = stored.map.target_start
             found.append(GroupOffset(target.topic, target.partition, first, ""))
-        elif source in committed:
-            offset, metadata = committed[source].offset, committed[source].metadata
-            mapped = stored.map.map(offset)
-            found.append(GroupOffset(target.topic, target.partition, mapped, metadata))
+        elif (own := point.group.at(source)) is not None:
+            found.append(stored.mapped(own))
     return tuple(sorted(found, key=lambda offset: offset.id))
 
 
 def differing_offsets(expected: Iterable[GroupOffset], found: Iterable[GroupOffset]) -> list[str]:
     """Where two sets of offsets differ, in words; metadata counts."""
-    mine, theirs = _by_partition(expected), _by_partition(found)
+    mine, theirs = {o.id: o for o in expected}, {o.id: o for o in found}
     return [
         f"{id_} {_told(theirs.get(id_))} instead of {_told(mine.get(id_))}"
         for id_ in sorted({*mine, *theirs})
@@ -285,27 +275,12 @@ def differing_offsets(expected: Iterable[GroupOffset], found: Iterable[GroupOffs
     ]
 
 
-def _told(offset: CommittedOffset | None) -> str:
+def _told(offset: GroupOffset | None) -> str:
     return "none" if offset is None else f"{offset.offset} (metadata {offset.metadata!r})"
 
 
-def _by_partition(offsets: Iterable[GroupOffset]) -> dict[TopicPartitionId, CommittedOffset]:
-    return {o.id: CommittedOffset(o.offset, o.metadata) for o in offsets}
-
-
-def _rows(offsets: GroupOffsets) -> tuple[GroupOffset, ...]:
-    return tuple(
-        GroupOffset(id_.topic, id_.partition, committed.offset, committed.metadata)
-        for id_, committed in sorted(offsets.items())
-    )
-
-
 def _write(
-    group: str,
-    wanted: GroupOffsets,
-    target: KafkaCluster,
-    *,
-    delete: Iterable[TopicPartitionId] = (),
+    wanted: ConsumerGroup, target: KafkaCluster, *, delete: Iterable[TopicPartitionId] = ()
 ) -> None:
     """Delete some offsets of a group and commit others.
 
@@ -313,14 +288,17 @@ def _write(
     """
     gone = list(delete)
     if gone:
-        target.delete_group_offsets(group, gone)
-    if wanted:
-        target.commit_group_offsets(group, wanted)
+        target.delete_group_offsets(wanted.id, gone)
+    if wanted.offsets:
+        target.commit_group_offsets(wanted.id, wanted.committed)
 
 
-def _require_equal(found: GroupOffsets, wanted: GroupOffsets, *, problem: str) -> None:
+def _require_equal(
+    found: Mapping[TopicPartitionId, CommittedOffset], wanted: ConsumerGroup, *, problem: str
+) -> None:
     """Refuse what was read back of a group; a leader epoch, which is never committed, counts."""
-    differing = [str(id_) for id_ in sorted({*found, *wanted}) if found.get(id_) != wanted.get(id_)]
+    ours = wanted.committed
+    differing = [str(id_) for id_ in sorted({*found, *ours}) if found.get(id_) != ours.get(id_)]
     if differing:
         raise GroupOffsetsDifferError(problem=problem, partitions=differing)
 
@@ -341,6 +319,17 @@ class RolledBack:
     moved: tuple[TopicPartitionId, ...]
 
 
+OFFSET: Final = Form(GroupOffset, "topic partition offset")
+ROLLED_BACK: Final = Form(
+    RolledBack,
+    "restore_id=restore.restore_id state=restore.state",
+    Value("put_back", form=OFFSET),
+    "deleted",
+    Value("absent", form=OFFSET),
+    "moved",
+)
+
+
 def rollback(
     settings: ApplicationSettings, restore: StoredRestore, target: KafkaCluster
 ) -> RolledBack:
@@ -350,19 +339,19 @@ def rollback(
     DELETE on the group.
 
     Raises:
-        RestoreError: Nothing was committed yet, or the restore is finished.
-        GroupNotEmptyError: The application runs.
+        KStreamsAssetsError: Nothing was committed yet, or the restore is finished.
+        KafkaError: The application runs.
         GroupOffsetsDifferError: What was read back is not what was put back.
         KStreamsAssetsError: See `require_own_target`, and what the target refuses.
     """
     require_own_target(settings, restore, target)
     require(restore, Step.ROLLBACK)
-    with newest_locked(settings, restore, Step.ROLLBACK) as (newest, lock):
-        return _rolled_back(settings, newest, target, lock)
+    with newest_locked(settings, restore, Step.ROLLBACK) as (repo, newest, lock):
+        return _rolled_back(repo, newest, target, lock)
 
 
 def _rolled_back(
-    settings: ApplicationSettings, restore: StoredRestore, target: KafkaCluster, lock: LockHandle
+    repo: Repository, restore: StoredRestore, target: KafkaCluster, lock: LockHandle
 ) -> RolledBack:
     former, group = restore.former_offsets or (), restore.group
     require_empty_group(group, target, operation="rollback")
@@ -370,37 +359,32 @@ def _rolled_back(
     absent = tuple(
         o for o in former if o.topic not in there or o.partition >= there[o.topic].partitions
     )
-    put_back = tuple(offset for offset in former if offset not in absent)
-    wanted = _by_partition(put_back)
+    wanted = ConsumerGroup(group, tuple(one for one in former if one not in absent))
     found = target.group_offsets(group)
-    deleted = tuple(id_ for id_ in found if id_ not in wanted)
-    _write(group, wanted, target, delete=deleted)
+    deleted = tuple(id_ for id_ in found if wanted.at(id_) is None)
+    _write(wanted, target, delete=deleted)
     _require_equal(
         target.group_offsets(group), wanted, problem="not as before the restore when read back"
     )
     moved: tuple[TopicPartitionId, ...] = ()
     if restore.state is RestoreState.COMMITTED:
-        committed = {offset.id: offset.offset for offset in restore.committed or ()}
-        moved = tuple(id_ for id_, now in found.items() if now.offset != committed.get(id_))
-    rolled_back = RestoresTable(settings.warehouse).change(
-        restore, writer=lock, state=RestoreState.ROLLED_BACK
-    )
-    return RolledBack(rolled_back, put_back, deleted, absent, moved)
+        committed = ConsumerGroup(group, restore.committed or ())
+        moved = tuple(id_ for id_, now in found.items() if now.offset != committed.offset_in(id_))
+    rolled_back = repo.restores.change(restore, writer=lock, state=RestoreState.ROLLED_BACK)
+    return RolledBack(rolled_back, wanted.offsets, deleted, absent, moved)
 
 
 @dataclass(frozen=True, slots=True)
 class MappedOffset:
-    """One offset of another group, in the source's and in the target's partition.
+    """One offset of another group, on the source and on the target.
 
     `unread` are records that were restored and that the group has not read. `first_unread` is the
     source offset of the first of them, None without any. `is_beyond`: the group had read records
     that are not part of the restore; what the application writes again it will get again.
     """
 
-    source: TopicPartitionId
-    source_offset: int
-    target: TopicPartitionId
-    committed: CommittedOffset
+    source: GroupOffset
+    target: GroupOffset
     unread: int
     first_unread: int | None
     is_beyond: bool
@@ -413,15 +397,30 @@ class MappedGroup:
     offsets: tuple[MappedOffset, ...]
     not_restored: tuple[TopicPartitionId, ...]
 
-    @property
-    def to_commit(self) -> dict[TopicPartitionId, CommittedOffset]:
-        """What is committed on the target."""
-        return {mapped.target: mapped.committed for mapped in self.offsets}
+    def as_group(self, group_id: str) -> ConsumerGroup:
+        """What is committed on the target, under its name there."""
+        return ConsumerGroup(group_id, tuple(mapped.target for mapped in self.offsets))
+
+
+_BEYOND: Final = "had read beyond the restored records"
+MAPPED_OFFSET: Final = Form(
+    MappedOffset,
+    Value("of", of=lambda one: str(one.source.id), heading="source", where=TABLE),
+    "source=source.id",
+    Value("source_offset", of="source.offset", heading="offset"),
+    Value("at", of=lambda one: str(one.target.id), heading="target", where=TABLE),
+    "target=target.id",
+    Value("offset", of="target.offset", heading="mapped"),
+    Value("unread", heading="not read yet"),
+    "first_unread is_beyond",
+    Value("note", of=lambda one: _BEYOND * one.is_beyond, where=TABLE),
+)
+MAPPED_GROUP: Final = Form(MappedGroup, Value("offsets", form=MAPPED_OFFSET), "not_restored")
 
 
 def map_offsets(
     maps: Mapping[TopicPartitionId, StoredMap],
-    offsets: GroupOffsets,
+    group: ConsumerGroup,
     ends: Mapping[TopicPartitionId, int],
 ) -> MappedGroup:
     """The offsets of a group on the target, by the offset maps of a restore.
@@ -430,42 +429,41 @@ def map_offsets(
     record at or above it, or to the end of what was restored. Metadata stays as it is, leader
     epochs are dropped. Nothing is guessed for other partitions.
     """
-    mapped = []
-    for source, committed in sorted(offsets.items()):
-        stored = maps.get(source)
+    mapped: list[MappedOffset] = []
+    not_restored: list[TopicPartitionId] = []
+    for committed in group.offsets:
+        stored = maps.get(committed.id)
         if stored is None:
+            not_restored.append(committed.id)
             continue
         runs = stored.map.runs
         source_end = runs[-1].source_start + runs[-1].length if len(runs) else 0
         mapped.append(
             MappedOffset(
-                source=source,
-                source_offset=committed.offset,
-                target=stored.target,
-                committed=CommittedOffset(stored.map.map(committed.offset), committed.metadata),
+                source=committed,
+                target=stored.mapped(committed),
                 unread=stored.map.records - stored.map.records_below(committed.offset),
                 first_unread=stored.map.first_source(committed.offset),
                 # behind its last record a partition may end with control records
-                is_beyond=committed.offset > max(source_end, ends.get(source, source_end)),
+                is_beyond=committed.offset > max(source_end, ends.get(committed.id, source_end)),
             )
         )
-    return MappedGroup(tuple(mapped), tuple(id_ for id_ in sorted(offsets) if id_ not in maps))
+    return MappedGroup(tuple(mapped), tuple(not_restored))
 
 
 def map_group(
-    settings: ApplicationSettings, restore: StoredRestore, offsets: GroupOffsets
+    settings: ApplicationSettings, restore: StoredRestore, group: ConsumerGroup
 ) -> MappedGroup:
     """The same by the stored offset maps of a restore; nothing is committed.
 
-    Raises RestoreNotVerifiedError while the target is not known to match the backup.
+    Raises KStreamsAssetsError while the target is not known to match the backup.
     """
     require(restore, Step.GROUP_OFFSETS)
-    maps = OffsetMapsTable(settings.warehouse).load(
-        restore.application_id, restore.restore_id, topics={id_.topic for id_ in offsets}
-    )
-    points = RecoveryPointTable(settings.warehouse).load(restore.application_id, [restore.point_id])
+    repo = Repository.open(settings)
+    maps = repo.offset_maps.load(restore.restore_id, topics=group.topics)
+    points = repo.points.load([restore.point_id])
     ends = {cut.id: cut.end for point in points for cut in point.partitions}
-    return map_offsets(maps, offsets, ends)
+    return map_offsets(maps, group, ends)
 
 
 def commit_other_group(
@@ -473,61 +471,78 @@ def commit_other_group(
     restore: StoredRestore,
     target: KafkaCluster,
     *,
-    group: str,
-    offsets: GroupOffsets,
+    group: ConsumerGroup,
+    target_group: str,
 ) -> MappedGroup:
     """Commit another group's mapped offsets on the target, and read them back.
 
-    `offsets` are in the source's partitions. Partitions that were not restored are in the result
-    and get no offset; offsets that the group has there for other partitions stay. Needs READ on the
-    group and the topics.
+    `group` has the source's offsets, `target_group` is its name on the target. Partitions that were
+    not restored are in the result and get no offset; offsets that the group has there for other
+    partitions stay. Needs READ on the group and the topics.
 
     Raises:
         ConfigurationError: The group is the application's own.
-        RestoreNotVerifiedError: The target is not known to match the backup.
-        TargetTopicChangedError: A topic was deleted or created again since it was restored.
-        GroupNotEmptyError: The group has members.
+        KStreamsAssetsError: The target is not known to match the backup.
+            A topic was deleted or created again since it was restored.
+        KafkaError: The group has members.
         GroupOffsetsDifferError: What was read back is not what was committed.
         KStreamsAssetsError: See `require_own_target`, and what the target refuses.
     """
     require_own_target(settings, restore, target)
-    if group == restore.group:
+    if target_group == restore.group:
         raise ConfigurationError(
-            f"Group {group} is the application's own; its offsets belong to its state.",
+            f"Group {target_group} is the application's own; its offsets belong to its state.",
             remedy="Let the restore commit them; give another group here.",
         )
-    mapped = map_group(settings, restore, offsets)
-    wanted = mapped.to_commit
-    if wanted:
-        topics = {id_.topic for id_ in wanted}
-        _require_present([t for t in restore.topics if t.target in topics], target)
-        _write(group, wanted, target)
-        found = target.group_offsets(group, partitions=wanted)
+    mapped = map_group(settings, restore, group)
+    wanted = mapped.as_group(target_group)
+    if wanted.offsets:
+        _require_present([t for t in restore.topics if t.target in wanted.topics], target)
+        _write(wanted, target)
+        found = target.group_offsets(target_group, partitions=wanted.committed)
         _require_equal(found, wanted, problem="not as committed when read back")
     return mapped
 
 
-def offsets_on_source(settings: ApplicationSettings, group: str) -> GroupOffsets:
+def offsets_on_source(settings: ApplicationSettings, group: str) -> ConsumerGroup:
     """What a group has committed on the source cluster, which has to be there still.
 
-    Needs DESCRIBE on the group. Raises RestoreError, ClusterUnavailableError.
+    Needs DESCRIBE on the group. Raises KStreamsAssetsError, ClusterUnavailableError.
     """
     with KafkaCluster(settings.connection) as source:
         offsets = source.group_offsets(group)
     if not offsets:
-        raise RestoreError(
+        raise KStreamsAssetsError(
             f"Group {group} has no committed offsets on {settings.connection.bootstrap_servers}.",
             remedy="Check the name of the group; if the source cluster is lost, give its offsets as"
             " a file of topic,partition,offset.",
         )
-    return offsets
+    return ConsumerGroup.of(group, offsets)
 
 
-def offsets_from_file(path: Path) -> GroupOffsets:
-    """Offsets from a CSV file of `topic,partition,offset[,metadata]`, one line for each partition.
+def offsets_of_point(
+    settings: ApplicationSettings, restore: StoredRestore, group: str
+) -> ConsumerGroup:
+    """What the recovery point of a restore recorded of a group; no cluster is asked.
+
+    Raises KStreamsAssetsError where it recorded nothing.
+    """
+    points = Repository.open(settings).points.load([restore.point_id])
+    recorded = {one.id: one for point in points for one in point.groups}
+    if group not in recorded:
+        raise KStreamsAssetsError(
+            f"Recovery point {restore.point_id} has no offsets of group {group}.",
+            remedy="Give them as a file (--from-file), or read them from the source cluster. To"
+            " record them with later points, list the group under recovery_points.other_groups.",
+        )
+    return recorded[group]
+
+
+def offsets_from_file(path: Path, group: str) -> ConsumerGroup:
+    """A group with offsets from a CSV file: a line `topic,partition,offset[,metadata]` for each.
 
     A first line with these words is passed over. So `kafka-consumer-groups.sh --export` of one
-    group is read as it is. Raises GroupOffsetsFileError.
+    group is read as it is. Raises ConfigurationError.
     """
     offsets: dict[TopicPartitionId, CommittedOffset] = {}
     try:
@@ -537,15 +552,15 @@ def offsets_from_file(path: Path) -> GroupOffsets:
                     continue
                 id_, committed = _parsed(path, number, row)
                 if id_ in offsets:
-                    raise GroupOffsetsFileError(
-                        path=path, line=number, problem=f"{id_} is there twice"
+                    raise ConfigurationError(
+                        f"{path} line {number}: {id_} is listed twice.", remedy=_GIVE_LINES
                     )
                 offsets[id_] = committed
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise GroupOffsetsFileError(path=path, line=None, problem=str(error)) from None
+        raise ConfigurationError(f"{path}: {error}.", remedy=_GIVE_LINES) from None
     if not offsets:
-        raise GroupOffsetsFileError(path=path, line=None, problem="no offsets in it")
-    return offsets
+        raise ConfigurationError(f"{path}: no offsets in it.", remedy=_GIVE_LINES)
+    return ConsumerGroup.of(group, offsets)
 
 
 def _parsed(path: Path, number: int, row: list[str]) -> tuple[TopicPartitionId, CommittedOffset]:
@@ -557,7 +572,7 @@ def _parsed(path: Path, number: int, row: list[str]) -> tuple[TopicPartitionId, 
     elif not (row[1].strip().isdecimal() and row[2].strip().isdecimal()):
         problem = f"partition {row[1]!r}, offset {row[2]!r}"
     if problem is not None:
-        raise GroupOffsetsFileError(path=path, line=number, problem=problem)
+        raise ConfigurationError(f"{path} line {number}: {problem}.", remedy=_GIVE_LINES)
     metadata = row[3] if len(row) == 4 else ""
     id_ = TopicPartitionId(row[0].strip(), int(row[1]))
     return id_, CommittedOffset(int(row[2]), metadata)

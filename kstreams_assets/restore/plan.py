@@ -1,22 +1,23 @@
 """What a restore would do, and everything that stands against it. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kstreams_assets.app.model import TopicRoles
 from kstreams_assets.checks import Finding
-from kstreams_assets.errors import RestoreRefusedError
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.model.data_files import SpanFile
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import PlacedTopic
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
-from kstreams_assets.warehouse.records import SpanFile
-from kstreams_assets.warehouse.restores import PlacedTopic
 
 SOMEBODY_ELSE: Final = (
-    "Another restore, the application or a producer has created, deleted or written it: stop that,"
-    " delete the topic on the target if it is not wanted, and run the restore again."
+    "Another restore, the application or a producer created, deleted or wrote it. Stop that"
+    " process, delete the topic on the target if you do not need it, and run the restore again."
 )
 
 
@@ -134,11 +135,9 @@ class RestorePlan:
         return tuple((topic, topic.snapshot) for topic in self.topics if topic.snapshot)
 
     def require_allowed(self) -> RecoveryPoint:
-        """The point to restore; raises RestoreRefusedError with all that stands against it."""
+        """The point to restore; raises KStreamsAssetsError with all that stands against it."""
         if self.refusals or self.point is None:
-            raise RestoreRefusedError(
-                application_id=self.application_id, refusals=[str(r) for r in self.refusals]
-            )
+            raise restore_refused(self.application_id, map(str, self.refusals))
         return self.point
 
     @property
@@ -150,3 +149,12 @@ class RestorePlan:
     def bytes(self) -> int:
         """About how many bytes, uncompressed."""
         return sum(topic.bytes for topic in self.topics)
+
+
+def restore_refused(application_id: str, refusals: Iterable[str]) -> KStreamsAssetsError:
+    """The error for a restore that things stand against; no record was written."""
+    listed = "\n".join(f"- {refusal}" for refusal in refusals)
+    return KStreamsAssetsError(
+        f"The restore of {application_id} is refused. No record was written:\n{listed}\n",
+        remedy="Fix these blockers; kstreams-assets restore plan lists the remaining ones.",
+    )

@@ -10,12 +10,30 @@ from typing import Final
 from kstreams_assets.app.model import Store
 from kstreams_assets.app.names import name_problem
 from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import Finding
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.model.data_files import SpanFile
+from kstreams_assets.model.point import RecoveryPoint, WantedPartition, topic_id_of
+from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restores import (
+    InputsAt,
+    PlacedTopic,
+    RestoreMode,
+    RestoreState,
+    StoredRestore,
+    StoredTopic,
+    writers_of,
+)
+from kstreams_assets.model.spans import NotedFacts
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.records import largest_batch
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import StoredSnapshots
 from kstreams_assets.restore import soundness
 from kstreams_assets.restore.command_sources import command_notes
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
@@ -23,6 +41,7 @@ from kstreams_assets.restore.preconditions import Facts, refusals
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.restore.selection import (
     Choice,
+    OfWindow,
     WantedTopic,
     choose,
     excluded_with_offsets,
@@ -30,12 +49,7 @@ from kstreams_assets.restore.selection import (
     roles_at,
     select,
 )
-from kstreams_assets.restore.snapshots import (
-    SnapshotState,
-    from_snapshots,
-    snapshot_files,
-    snapshot_state,
-)
+from kstreams_assets.restore.snapshots import SnapshotState, from_snapshots, snapshot_state
 from kstreams_assets.restore.target import TargetTopic, inspect_target, refused_topics
 from kstreams_assets.restore.target_topics import (
     LARGEST_BATCH,
@@ -56,23 +70,7 @@ from kstreams_assets.restore.topic_configs import (
     without_refused,
 )
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.contents import Contents, Holding, NotedFacts
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition, topic_id_of
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import SpanFile, largest_batch
-from kstreams_assets.warehouse.restores import (
-    InputsAt,
-    PlacedTopic,
-    RestoreMode,
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-    StoredTopic,
-    writers_of,
-)
-from kstreams_assets.warehouse.table import require_backup
-from kstreams_assets.warehouse.yardstick import yardstick_of
+from kstreams_assets.texts import few
 
 _FEW = 5
 
@@ -111,7 +109,7 @@ def plan_topics(found: Facts) -> tuple[tuple[TopicPlan, ...], tuple[str, ...]]:
     lowered = [t.source for t in topics if not t.exists and t.replication_factor < _asked(found, t)]
     if lowered and found.request.replication_factor is None:
         notes.append(
-            f"The target has {found.target.brokers} broker(s): {_some(lowered)} get(s) fewer"
+            f"The target has {found.target.brokers} broker(s): {few(lowered, _FEW)} get(s) fewer"
             " replicas than on the source."
         )
     return tuple(topics), tuple(notes)
@@ -214,13 +212,16 @@ def _source_configs(
     topic = wanted.source
     if noted is None and wanted.roles.in_flight_only:
         return REPARTITION_CONFIGS, (
-            f"The configs of {topic} were never backed up: it gets those that Kafka Streams gives"
-            " its repartition topics.",
+            f"The configs of {topic} were never backed up. It gets the configs of a Kafka Streams"
+            " repartition topic.",
         )
     if noted is None:
         return {}, ()  # the plan is refused, see `preconditions`
     if noted.facts.topic_id != topic_id_of(wanted.partitions[0].cut.topic_id):
-        note = f"The configs of {topic} are those of another topic of this name: it was recreated."
+        note = (
+            f"The configs of {topic} come from another topic of this name, because it was"
+            " recreated."
+        )
     else:
         note = ""
     configs, notes = own_configs(topic, noted.facts, defaults)
@@ -244,10 +245,10 @@ def _repeats(point: RecoveryPoint | None) -> str:
     most = {} if point is None else point.repeats_at_most
     of_each = ", ".join(f"{count:,} of {topic}" for topic, count in sorted(most.items()) if count)
     if not of_each:
-        return "The point is at least once, but no record is left to be processed again."
+        return "The point is at_least_once, but no record will be processed again."
     return (
-        "The point is at least once: nothing is lost, and some records are processed a second time,"
-        f" at most {of_each}."
+        "The point is at_least_once: no record is lost, and some records are processed twice, at"
+        f" most {of_each}."
     )
 
 
@@ -257,70 +258,68 @@ def _notes(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[str]:
         if status.gives is Restores.AT_LEAST_ONCE:
             yield _repeats(found.point)
         elif status.gives is Restores.UNPROVEN:
-            yield f"The state is not proved to be complete. {status.reason}"
+            yield f"The state is possibly incomplete. {status.reason}"
     yield from map(_about_placed, found.placed)
     later = [t.source for t in topics if not t.exists and _is_later(found.facts.get(t.source))]
     if later:
-        yield f"Configs are those noted when a window ended after the point: {_some(later)}."
+        yield f"Configs were recorded at the end of a window after the point: {few(later, _FEW)}."
     for topic in topics:
         held = [found.holdings.get(partition.source, Holding()) for partition in topic.partitions]
         if lost := sum(holding.lost for holding in held):
             yield f"Kafka had lost {lost:,} offset(s) of {topic.source} before they were backed up."
         if expired := sum(holding.expired for holding in held):
             yield (
-                f"{expired:,} offset(s) of {topic.source} are not restored: the policy"
-                " (`keep`) keeps what the application needs to go on, not the whole log."
+                f"{expired:,} offset(s) of {topic.source} are not restored, because they expired"
+                " by policy (`keep`). The application does not need them to continue."
                 + (
-                    ""
-                    if request.mode is RestoreMode.STATE
-                    else " A rebuild from what is left gives another state."
+                    " A rebuild from the remaining records results in a different state."
+                    if request.mode.recomputes
+                    else ""
                 )
             )
     if found.names.group != found.application_id:
         yield (
-            f"The application goes on as {found.names.group}: set its application.id, and give its"
-            " user the rights on the group, on topics and on transactional ids of that prefix."
-            " Schema registry subjects that are named after internal topics change as well."
+            f"The application continues as {found.names.group}. Set its application.id, and grant"
+            " its user the rights on the group, topics and transactional ids with that prefix."
+            " Schema registry subjects of internal topics change as well."
         )
     group = found.target.group
     if request.before_command is not None and group is not None and not group.is_empty:
         yield (
-            f"Group {found.names.group} is in use on the target (state {group.state}): the before"
-            f" command has to stop the application. Its members are given"
-            f" {request.command_timeout_s:g} s to leave; if they do not, the restore is refused."
+            f"Group {found.names.group} is in use on the target (state {group.state}). The before"
+            " command must stop the application. If its members do not leave within"
+            f" {request.command_timeout_s:g} s, the restore is refused."
         )
     headers = request.original_headers
     if topics and (headers.offset or headers.timestamp or headers.partition):
-        yield "Headers are added to every record: an application that reads headers sees them."
+        yield (
+            "Headers are added to every record. They are visible to applications that read headers."
+        )
     if topics and found.target.group_offsets and not (found.stored and found.stored.committed):
         count = len(found.target.group_offsets)
         yield (
-            f"Group {found.names.group} has {count} committed offset(s) on the target; they are"
-            " kept for a rollback before others take their place."
+            f"Group {found.names.group} has {count} committed offset(s) on the target. They are"
+            " saved for `restore previous-offsets` and then replaced."
         )
 
 
 def _about_placed(topic: PlacedTopic) -> str:
-    where = f"Topic {topic.target} is left as it is on the target"
+    where = f"Topic {topic.target} is not changed on the target"
     if topic.inputs_are_at is InputsAt.LATEST:
         return (
-            f"{where}: the group goes on at its end as of now ({len(topic.offsets)} partition(s))."
-            " What lies in it is never read; what of it the application had not read is lost."
+            f"{where}: the group continues at its current end ({len(topic.offsets)} partition(s))."
+            " Its existing records are never read, so records that the application had not read"
+            " are lost."
         )
     by = f", by the offset map of restore {topic.written_by} of {topic.writer_application_id}"
     return (
-        f"{where}: the group goes on at the same records in it ({len(topic.offsets)} partition(s)"
-        f"{by if topic.written_by else ''})."
+        f"{where}: the group continues at the same records ({len(topic.offsets)}"
+        f" partition(s){by if topic.written_by else ''})."
     )
 
 
 def _is_later(noted: NotedFacts | None) -> bool:
     return noted is not None and noted.later
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + more
 
 
 def misread_buffers(
@@ -360,7 +359,8 @@ def plan_restore(
 
     The three strategies of restoring a Kafka Streams application are each a mode: full restore
     with its state is `state`; rebuild from the input is `rebuild`; rebuild from the input up to a
-    point in time is `inputs_until` with `as_of`. What a user does wrong, what is missing and what
+    point in time is `inputs_until` with `as_of`. A fourth mode, `logs`, restores inputs and outputs
+    for other readers. What a user does wrong, what is missing and what
     the target refuses are refusals of the plan. Whether topics that are not on the target yet may
     be written and read shows only once they are there.
 
@@ -376,8 +376,9 @@ def plan_restore(
         AuthenticationFailedError: The target refused the credentials.
         NewerLayoutError: A newer release wrote the warehouse.
         WarehouseError: There is no warehouse, or its ledger is gone.
+        ConfigurationError: The schedule has no window of this key that has started.
     """
-    require_backup(settings.warehouse, settings.application_id)
+    Repository.open(settings).require_backup()
     with KafkaCluster(target) as cluster:
         return _Planner(settings, request, cluster, look_s).plan()
 
@@ -391,7 +392,9 @@ def plan_again(
     """
     if plan.point is None:
         return plan
-    request = plan.request.model_copy(update={"point_id": plan.point.id, "as_of_ms": None})
+    request = plan.request.model_copy(
+        update={"point_id": plan.point.id, "as_of_ms": None, "window": None}
+    )
     return replace(plan_restore(settings, request, target), request=plan.request)
 
 
@@ -406,24 +409,29 @@ class _Planner:
         look_s: float,
     ) -> None:
         if request.accept is None:
-            least = yardstick_of(settings).least
+            least = Repository.open(settings).points.yardstick(settings.guarantee).least
             request = request.model_copy(update={"accept": least})
         self._settings, self._request, self._cluster = settings, request, cluster
         self._application_id = settings.application_id
         self._backed_up = {topic.name for topic in settings.topics}
-        self._points = RecoveryPointTable(settings.warehouse)
-        self._contents = Contents.of(settings, look_s=0, look_at_wanted_s=look_s)
+        self._view = Repository.open(settings).reading(settings, look_s=0, look_at_wanted_s=look_s)
         self._cluster_id = cluster.cluster_id()
-        self._there = RestoresTable(settings.warehouse).onto(self._cluster_id)
+        self._there = self._view.restores.onto(self._cluster_id)
         self._restores = [r for r in self._there if r.application_id == self._application_id]
 
     def plan(self) -> RestorePlan:
         plan = self._plan()
-        if self._contents.files_damaged:
+        if self._view.files_damaged:
             # What is to be said of this point, and of others, depends on what else is damaged.
-            self._contents = Contents.of(self._settings, look_s=math.inf)
+            self._view = Repository.open(self._settings).reading(self._settings, look_s=math.inf)
             plan = self._plan()
         return plan
+
+    def _of_window(self) -> OfWindow | None:
+        if self._request.window is None:
+            return None
+        calendar = WindowCalendar(self._settings.windows)
+        return OfWindow(calendar.started(self._request.window), calendar.key_at)
 
     def _is_followed(self) -> bool:
         from kstreams_assets.backup.follow import trouble_of
@@ -433,13 +441,14 @@ class _Planner:
     def _plan(self) -> RestorePlan:
         snapshots = self._snapshots()
         choice = choose(
-            self._points.instants(self._application_id),
+            self._view.points.instants(),
             self._judge,
             self._request,
             unfinished=self._unfinished(),
             snapshots=snapshots,
             beyond=self._beyond,
             is_followed=self._is_followed,
+            of_window=self._of_window(),
         )
         point = self._load(choice)
         names = self._names(point)
@@ -463,11 +472,11 @@ class _Planner:
         topics, notes = plan_topics(found)
         topics, of_configs = without_refused(topics, self._validate(found))
         notes = (*notes, *of_configs)
-        if unseen := self._contents.files_unseen:
+        if unseen := self._view.files_unseen:
             notes = (
                 *notes,
-                f"{unseen:,} files that are needed were not looked at for lack of time; a restore"
-                " looks at each before it makes a topic.",
+                f"{unseen:,} required files were not inspected within the time limit. A restore"
+                " inspects all files before it creates topics.",
             )
         of_commands = command_notes(
             self._settings, self._request, group=names.group, stored=found.stored
@@ -499,11 +508,11 @@ class _Planner:
 
     def _unsound(self, topics: Sequence[TopicPlan], point: RecoveryPoint | None) -> list[Finding]:
         """What of the warehouse is not as it was written, as far as that shows without reading."""
-        warehouse = self._settings.warehouse
-        verified = soundness.stored_verdict(warehouse, self._application_id)
+        repo = Repository.open(self._settings)
+        verified = soundness.stored_verdict(repo)
         return [
-            *soundness.of_tables(warehouse, verified),
-            *soundness.of_plan(warehouse, verified, topics, point.id if point else None),
+            *soundness.of_tables(repo, verified),
+            *soundness.of_plan(repo.warehouse, verified, topics, point.id if point else None),
         ]
 
     def _with_holdings(self, found: Facts, point: RecoveryPoint) -> Facts:
@@ -514,11 +523,11 @@ class _Planner:
             self._request,
             found.names.excluded,
         )
-        holdings = self._contents.at(
+        holdings = self._view.contents(
             point, (p for topic in selection.topics for p in topic.partitions)
         )
         lives = {t.source: t.partitions[0].cut.topic_id for t in selection.topics}
-        facts = self._contents.facts(point, lives)
+        facts = self._view.facts(point, lives)
         notes = misread_buffers(
             self._settings.application.stores,
             self._settings.store_formats,
@@ -587,13 +596,13 @@ class _Planner:
         )
 
     def _topics_at(self, ids: Collection[str]) -> dict[str, set[str]]:
-        points = self._points.load(self._application_id, sorted(ids))
+        points = self._view.points.load(sorted(ids))
         return {point.id: {cut.topic for cut in point.partitions} for point in points}
 
     def _judge(self, ids: Sequence[str]) -> list[PointStatus]:
         """What points give, by what this mode needs of them."""
-        loaded = {p.id: p for p in self._points.load(self._application_id, ids, damaged_too=True)}
-        return self._contents.statuses(
+        loaded = {p.id: p for p in self._view.points.load(ids, damaged_too=True)}
+        return self._view.statuses(
             [
                 reduced(
                     point,
@@ -609,18 +618,13 @@ class _Planner:
     def _beyond(self, ids: Sequence[str]) -> frozenset[str]:
         """Of points, those that need what no backup reaches yet."""
         excluded = self._names(None).excluded
-        rebuilds = self._request.mode is not RestoreMode.STATE
-        return self._contents.beyond(
-            ids,
-            lambda topic, roles: (
-                topic not in excluded and (roles.is_recomputed_from or not rebuilds)
-            ),
-        )
+        writes = self._request.mode.writes
+        return self._view.beyond(ids, lambda topic, roles: topic not in excluded and writes(roles))
 
     def _load(self, choice: Choice) -> RecoveryPoint | None:
         if choice.status is None:
             return None
-        return next(iter(self._points.load(self._application_id, [choice.status.id])), None)
+        return next(iter(self._view.points.load([choice.status.id])), None)
 
     def _names(self, point: RecoveryPoint | None) -> TargetNames:
         roles = roles_at(self._settings.application, point)
@@ -664,5 +668,5 @@ class _Planner:
         """Where the records to restore are."""
         if topic.snapshot is None:
             return [(partition.files, partition.ranges) for partition in topic.partitions]
-        table = self._settings.warehouse.ktable(self._application_id, topic.snapshot.store)
-        return [(snapshot_files(table, topic.snapshot.window), _ALL)]
+        stored = StoredSnapshots(self._view)
+        return [(stored.files_in(topic.snapshot.store, topic.snapshot.window), _ALL)]

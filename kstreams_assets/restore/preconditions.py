@@ -4,7 +4,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kstreams_assets.checks import Finding
+from kstreams_assets.model.groups import ConsumerGroup
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restorability import PointStatus
+from kstreams_assets.model.restores import (
+    InputsAt,
+    PlacedTopic,
+    RestoreState,
+    StoredRestore,
+    StoredTopic,
+)
+from kstreams_assets.model.spans import NotedFacts
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.contents import Holding
 from kstreams_assets.restore.plan import (
     SOMEBODY_ELSE,
     RestorePlan,
@@ -22,21 +34,10 @@ from kstreams_assets.restore.target_topics import (
     TargetNames,
 )
 from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.contents import Holding, NotedFacts
-from kstreams_assets.warehouse.judge import PointStatus
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.restores import (
-    InputsAt,
-    PlacedTopic,
-    RestoreState,
-    StoredRestore,
-    StoredTopic,
-)
 
 _TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
 _GROUP_RIGHTS = ("READ",)
 _ALL = "ALL"
-_HANDED_OVER = frozenset({RestoreState.COMMITTED, RestoreState.FINISHED})
 _TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
 """Types of groups whose offsets the application can go on from."""
 
@@ -132,7 +133,7 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
     """
     before = {topic.target: topic for topic in then.topics}
     if {t.source: t.target for t in now.topics} != {t.source: t.target for t in then.topics}:
-        problem = "The plan has other topics than a moment ago."
+        problem = "The topics of the plan have changed."
         return [Finding(f"restore {then.restore_id}", problem, action="Plan the restore again.")]
     found = [
         refusal
@@ -141,19 +142,16 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
         for refusal in [Finding(f"topic {topic.target}", difference, action=SOMEBODY_ELSE)]
     ]
     if [_place(topic) for topic in now.placed] != [_place(topic) for topic in then.placed]:
-        problem = "Topics that it leaves out are not those that were planned with."
+        problem = "The excluded topics on the target have changed since the plan."
         found.append(
             Finding(f"restore {then.restore_id}", problem, action="Plan the restore again.")
         )
-    committed = {
-        TopicPartitionId(o.topic, o.partition): o.offset
-        for o in (own.committed if own else None) or ()
-    }
+    committed = ConsumerGroup(now.group, (own.committed if own else None) or ())
     moved = sorted(
         id_
         for id_ in {*then.group_offsets, *now.group_offsets}
         if then.group_offsets.get(id_) != (offset := now.group_offsets.get(id_))
-        and (offset is None or committed.get(id_) != offset.offset)
+        and (offset is None or committed.offset_in(id_) != offset.offset)
     )
     if moved:
         found.append(
@@ -161,8 +159,8 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
                 f"group {now.group}",
                 f"Its committed offsets of {len(moved)} partition(s) have changed since the restore"
                 f" was planned, the first of them {moved[0]}.",
-                action="Another restore or the application has committed them: stop that and plan"
-                " the restore again.",
+                action="Another restore or the application committed them. Stop it and plan the"
+                " restore again.",
             )
         )
     return found
@@ -176,7 +174,7 @@ def _place(topic: PlacedTopic) -> PlacedTopic:
 def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> str:
     """How a topic differs from its plan, empty if it does not."""
     if now.records != then.records:
-        return f"{now.records:,} records are to be restored, {then.records:,} were planned."
+        return f"The restore now has {now.records:,} records; the plan had {then.records:,}."
     is_own = (
         own is not None
         and now.target_topic_id is not None
@@ -186,12 +184,12 @@ def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> s
         return ""
     if now.target_topic_id != then.target_topic_id:
         was, is_ = identity(then.target_topic_id), identity(now.target_topic_id)
-        return f"When the restore was planned it {was}, now that it begins it {is_}."
+        return f"At planning time it {was}; now it {is_}."
     for partition, before in zip(now.partitions, then.partitions, strict=True):
         if partition.base_offset != before.base_offset:
             return (
-                f"Partition {partition.target} ended at {before.base_offset} when the restore was"
-                f" planned, now that it begins it ends at {partition.base_offset}."
+                f"Partition {partition.target} ended at offset {before.base_offset} at planning"
+                f" time; now it ends at {partition.base_offset}."
             )
     return ""
 
@@ -199,15 +197,14 @@ def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> s
 def _handed_over(found: Facts, topics: Sequence[TopicPlan]) -> Finding | None:
     """That this very restore is done, and that its application has gone on from it."""
     stored, group = found.stored, found.target.group
-    if stored is None or stored.state not in _HANDED_OVER or stored.committed is None:
+    if stored is None or not stored.state.is_committed or stored.committed is None:
         return None
     signs = []
     if group is not None and not group.is_empty:
         members = "" if group.member_count is None else f" with {group.member_count} member(s)"
         signs.append(f"group {found.names.group} is {group.state}{members}")
-    committed = {TopicPartitionId(o.topic, o.partition): o.offset for o in stored.committed or ()}
-    offsets = found.target.group_offsets
-    if moved := sum(id_ in offsets and offsets[id_].offset != at for id_, at in committed.items()):
+    now = found.target.group_offsets
+    if moved := sum(o.id in now and now[o.id].offset != o.offset for o in stored.committed):
         signs.append(f"its committed offsets have moved in {moved} partition(s)")
     grown = [
         topic.target
@@ -220,17 +217,17 @@ def _handed_over(found: Facts, topics: Sequence[TopicPlan]) -> Finding | None:
         )
     ]
     if grown:
-        signs.append(f"{len(grown)} topic(s) have grown behind it, {grown[0]} first")
+        signs.append(f"{len(grown)} topic(s) have newer records, such as {grown[0]}")
     if not signs:
         return None
     return Finding(
         f"restore {stored.restore_id}",
-        f"It was {stored.state} at {iso_time(stored.changed_at_ms)}, and the target has gone on"
-        f" from it since: {'; '.join(signs)}.",
-        action="Nothing is left to be restored. Start the application if it does not run, follow it"
-        " with kstreams-assets restore watch, and end with restore finish. To restore again, stop"
-        " it and its producers, delete the topics of this restore on the target, then run this"
-        " command again.",
+        f"It was {stored.state} at {iso_time(stored.changed_at_ms)}, and the application has"
+        f" continued from it since: {'; '.join(signs)}.",
+        action="The restore is complete. Start the application if it does not run, run"
+        " kstreams-assets restore watch, then restore finish. To restore again, stop the"
+        " application and its producers, delete the topics of this restore on the target, then run"
+        " this command again.",
     )
 
 
@@ -241,8 +238,8 @@ def _group(found: Facts) -> Iterable[Finding]:
         yield Finding(
             f"group {name}",
             f"It is in use on the target ({group.type} group, state {group.state}{members}).",
-            action="Stop every instance of the application there. One that was killed is a member"
-            " until its session.timeout.ms is over (45 s by default).",
+            action="Stop all instances of the application there. A killed instance remains a member"
+            " until session.timeout.ms elapses (45 s by default).",
         )
     elif group is not None and group.type not in _TAKEN_OVER:
         yield Finding(
@@ -269,10 +266,10 @@ def _source_cluster(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Findi
     if same:
         yield Finding(
             f"cluster {found.target.cluster_id}",
-            f"It is the source cluster, and it has these topics still: {', '.join(same)}.",
-            action="Restore to another cluster, or under another application_id with a prefix for"
-            " the other topics; to go back in place, stop the application and delete these topics"
-            " first (keep their backup).",
+            f"It is the source cluster and still has these topics: {', '.join(same)}.",
+            action="Restore to another cluster, or use another application_id and a prefix for the"
+            " other topics. To restore in place, stop the application and delete these topics"
+            " first; keep their backup.",
         )
 
 
@@ -282,7 +279,7 @@ def _replication(found: Facts) -> Iterable[Finding]:
         yield Finding(
             f"replication_factor {asked}",
             f"The target has {brokers} broker(s).",
-            action=f"Ask for 1 to {brokers}, or leave it out.",
+            action=f"Use a value from 1 to {brokers}, or omit it.",
         )
 
 
@@ -299,8 +296,8 @@ def _without_facts(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Findin
             f"No backup recorded the configs and the replication factor of {topic.source}. The"
             " target's defaults may delete its records (cleanup.policy=delete).",
             action=f"Create it on the target with {len(topic.partitions)} partition(s) and the"
-            " configs of the source, then plan the restore again. Or back up once more while the"
-            " source cluster is there: each backup records them.",
+            " configs of the source, then plan the restore again. Or run another backup while the"
+            " source cluster exists: each backup records them.",
         )
 
 
@@ -373,8 +370,8 @@ def _left_there(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
         if source in found.names.internal and found.point is not None:
             yield Finding(
                 f"topic {target}",
-                "It is an internal topic of the application with records on the target, which this"
-                " restore does not write: the application would take them for its state.",
+                "It is an internal topic of the application and has records on the target that"
+                " are not part of this restore. The application would use them as its state.",
                 action="Delete it.",
             )
         elif found.point is None:
@@ -388,7 +385,9 @@ def _not_empty(
     written = f" (written by restore {writer.restore_id})" if writer else ""
     remedy = "Delete it, or restore under another name."
     if topic is not None and not (topic.roles.is_changelog or topic.roles.is_repartition):
-        remedy = f"Delete it, restore under another name, or leave it as it is: {_leave(topic)}."
+        remedy = (
+            f"Delete it, restore under another name, or keep it unchanged with {_leave(topic)}."
+        )
     return Finding(
         f"topic {target}",
         f"It is not empty on the target: its logs hold {offsets:,} offsets{written}.",
@@ -413,13 +412,12 @@ def _shared(topic: TopicPlan, writer: StoredRestore) -> Finding:
     if writer.state is RestoreState.PLANNED:
         return Finding(
             f"topic {topic.target}",
-            f"Both applications use it, and {name} has begun to write it.",
-            action="Let that restore come to its end first (run it again if it was stopped),"
-            f" {other_names}",
+            f"Both applications use it, and {name} has started to write it.",
+            action=f"Complete that restore first (run it again if it was stopped), {other_names}",
         )
     problem = (
-        f"Both applications use it, and {name} ({writer.state}) has brought its records back: a"
-        " second restore would write them again behind the first."
+        f"Both applications use it, and {name} ({writer.state}) has restored its records. A second"
+        " restore would append them again."
     )
     exclude = f"--exclude {topic.source}"
     if topic.roles.is_changelog or topic.roles.is_repartition:
@@ -427,13 +425,13 @@ def _shared(topic: TopicPlan, writer: StoredRestore) -> Finding:
     elif any(partition.committed is not None for partition in topic.partitions):
         remedy = (
             f"Do not delete it. Run this restore with {exclude} --inputs-are-at mapped: the group"
-            " goes on at the same records, as far as the other restore's recovery point holds them;"
-            f" {other_names}"
+            " continues at the same records, if the recovery point of the other restore contains"
+            f" them; {other_names}"
         )
     else:
         remedy = (
-            f"Do not delete it. Run this restore with {exclude}: the topic stays as the other"
-            f" restore has left it; {other_names}"
+            f"Do not delete it. Run this restore with {exclude} to keep the topic as the other"
+            f" restore wrote it; {other_names}"
         )
     return Finding(f"topic {topic.target}", problem, action=remedy)
 
@@ -451,11 +449,11 @@ def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Finding]:
     for partition, start, end in zip(topic.partitions, there.starts, there.ends, strict=False):
         base, last = partition.base_offset, partition.base_offset + partition.records
         if end > last:
-            problem = f"The log ends at offset {end}, this restore would end at {last}"
-            who = "somebody else has written to it."
+            problem = f"The log ends at offset {end}; this restore would end at {last}"
+            who = "another process has written to it."
         elif start < base:
             problem = f"The log begins at offset {start}, this restore began at {base}"
-            who = "the records before it are not this restore's."
+            who = "earlier records are not part of this restore."
         elif start > base and end > base:
             problem = f"The log begins at offset {start}, this restore began at {base}"
             who = "restored records were deleted."
@@ -487,7 +485,7 @@ def _begun_otherwise(found: Facts, topics: Iterable[TopicPlan]) -> Iterable[Find
         if topic.snapshot and mine is not None and mine.records != topic.records:
             yield Finding(
                 f"topic {topic.target}",
-                f"This restore was begun with {mine.records:,} records of the KTable snapshot of"
-                f" store {topic.snapshot.store}, which has {topic.records:,} now.",
+                f"This restore started with {mine.records:,} records of the KTable snapshot of"
+                f" store {topic.snapshot.store}; the snapshot now has {topic.records:,}.",
                 action="Delete the topics of this restore on the target and restore again.",
             )

@@ -12,28 +12,27 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.errors import (
-    ForeignRecordsError,
-    KStreamsAssetsError,
-    RestoreRecordsError,
-    SparkJobError,
-    SparkLostError,
-)
+from kstreams_assets.errors import KStreamsAssetsError, SparkJobError, SparkLostError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
-from kstreams_assets.kafka.record_writer import ProducerId, RecordWriter, WriterLimits
+from kstreams_assets.kafka.record_writer import (
+    ProducerId,
+    RecordWriter,
+    WriterLimits,
+    foreign_records,
+)
 from kstreams_assets.kafka.throttle import Throttle
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot, snapshot_error
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restores import PartitionProduced
+from kstreams_assets.model.saved_records import by_partition
 from kstreams_assets.offsets import OffsetRuns, TopicPartitionId
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import StoredSnapshots, snapshot_damage
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
-from kstreams_assets.restore.snapshots import snapshot_files
 from kstreams_assets.settings import RestoreSettings
-from kstreams_assets.store import StorePath, readable, remove_tree, write_parquet
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition
-from kstreams_assets.warehouse.restores import PartitionProduced
-from spark_resources.partition_records import PartitionWork
+from kstreams_assets.store import StorePath, store_at, write_parquet
+from spark_resources.partition_records import PartitionWork, not_restorable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +44,7 @@ _ROW_GROUP = 10_000
 
 @contextmanager
 def staged_saved_records(
-    warehouse: Warehouse,
+    repo: Repository,
     restore_id: str,
     point: RecoveryPoint,
     partitions: Iterable[TopicPartitionId],
@@ -55,13 +54,14 @@ def staged_saved_records(
     Columns `offset, timestamp_ms, headers, key, value`. Partitions without any have no file. What
     a killed run left behind is removed first.
     """
-    folder = _folder(warehouse, restore_id)
-    remove_tree(folder)
+    folder = _folder(repo.warehouse, restore_id)
+    store_at(folder).remove_tree()
     folder.mkdir(parents=True)
     try:
-        yield _write(folder, SavedRecordsTable(warehouse).of_point(point), set(partitions))
+        saved = repo.saved_records.of_point(point)
+        yield _write(folder, saved, set(partitions))
     finally:
-        remove_tree(folder)
+        store_at(folder).remove_tree()
 
 
 def stage_snapshots(
@@ -73,23 +73,24 @@ def stage_snapshots(
     same files. Partitions without any row have no file.
 
     Raises:
-        RestoreRecordsError: A snapshot has other rows than were planned; nothing was produced.
+        KStreamsAssetsError: A snapshot has other rows than were planned; nothing was produced.
         StoredDataError: Its files are not those that were written, or cannot be read; nothing was
             produced.
     """
     folder = _folder(warehouse, plan.restore_id) / "snapshots"
     files: dict[TopicPartitionId, StorePath] = {}
-    noted = SnapshotsTable(warehouse).of(plan.application_id)
+    stored = StoredSnapshots(Repository.of(warehouse, plan.application_id))
     for number, (topic, snapshot) in enumerate(plan.from_snapshots):
-        for one in noted:
-            if (one.store, one.window.key) == (snapshot.store, snapshot.window):
-                require_snapshot(warehouse.ktable(plan.application_id, one.store), one)
         from spark_resources.snapshot_staging import stage_snapshot
 
         table = warehouse.ktable(plan.application_id, snapshot.store)
-        files_of_it = [file.path for file in snapshot_files(table, snapshot.window)]
+        for one in stored.of(snapshot.store):
+            if one.window.key == snapshot.window:
+                stored.require_unchanged(one)
+        files_of_it = [f.path for f in stored.files_in(snapshot.store, snapshot.window)]
         if topic.records and not files_of_it:
-            raise snapshot_error(snapshot.store, snapshot.window, "its files are gone")
+            problem = "its files are gone"
+            raise snapshot_damage(table, snapshot.window, topic.source, problem).as_error()
         try:
             by_number = stage_snapshot(
                 spark,
@@ -101,9 +102,9 @@ def stage_snapshots(
         except SparkLostError:
             raise
         except SparkJobError as error:
-            raise snapshot_error(
-                snapshot.store, snapshot.window, f"it cannot be read ({error.problem})"
-            ) from error
+            problem = f"it cannot be read ({error.problem})"
+            damage = snapshot_damage(table, snapshot.window, topic.source, problem)
+            raise damage.as_error() from error
         _require_planned(topic, by_number)
         files |= {TopicPartitionId(topic.source, p): path for p, path in by_number.items()}
     return files
@@ -113,11 +114,15 @@ def _require_planned(topic: TopicPlan, files: Mapping[int, StorePath]) -> None:
     """Before the first record is produced: what is on the target cannot be taken back."""
     planned = {p.source.partition: p.records for p in topic.partitions}
     for partition in sorted({*planned, *files}):
-        rows = pq.read_metadata(readable(files[partition])).num_rows if partition in files else 0
+        rows = (
+            pq.read_metadata(store_at(files[partition]).readable()).num_rows
+            if partition in files
+            else 0
+        )
         if rows != planned.get(partition, 0):
-            raise RestoreRecordsError(
-                partition=f"{topic.source}-{partition}",
-                reason=f"its KTable snapshot gives {rows:,} records, planned were"
+            raise not_restorable(
+                TopicPartitionId(topic.source, partition),
+                f"its KTable snapshot gives {rows:,} records, planned were"
                 f" {planned.get(partition, 0):,}",
             )
 
@@ -166,7 +171,7 @@ def produce(
     by what produces, which may outlive a killed run by some seconds.
 
     Raises:
-        ProduceRefusedError, ForeignRecordsError, RestoreRecordsError, SparkJobError: See
+        KStreamsAssetsError, SparkJobError: See
             `produce_partition`; the target holds a beginning of each partition, and a second call
             goes on there.
         KafkaError: Its subclasses say what the target did not do.
@@ -255,7 +260,7 @@ def _jobs(
     topics = cluster.describe_topics({work.target.topic for work in works})
     producer = None
     if any(work.records for work in works):
-        limits = WriterLimits(settings.delivery_timeout_s, max_message_bytes=0)
+        limits = WriterLimits(settings.delivery_timeout_seconds, max_message_bytes=0)
         with RecordWriter(connection, limits) as writer:
             producer = writer.producer()
     return [
@@ -263,7 +268,7 @@ def _jobs(
             work=work,
             connection=carried,
             producer=producer,
-            delivery_timeout_s=settings.delivery_timeout_s,
+            delivery_timeout_s=settings.delivery_timeout_seconds,
             compression=settings.compression,
             max_message_bytes=int(topics[work.target.topic].effective_configs[_MAX_MESSAGE_BYTES]),
             settled_end=ends[work.target],
@@ -306,10 +311,8 @@ def _refuse_foreign(cluster: KafkaCluster, produced: Sequence[PartitionProduced]
     for partition in produced:
         end = ends[partition.target]
         if end != partition.end:
-            raise ForeignRecordsError(
-                partition=str(partition.target),
-                problem=f"it ends at {end}, the restore's last record at {partition.end}",
-            )
+            problem = f"it ends at {end}, the restore's last record at {partition.end}"
+            raise foreign_records(partition.target, problem)
 
 
 @contextmanager

@@ -1,25 +1,33 @@
-"""A restore plan for people (Markdown) and for machines (a JSON document). Pure."""
+"""What users see of a restore: its plan as Markdown, the public forms of plan and result. Pure."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
-from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
-from kstreams_assets.restore.request import ChangelogSource, InputsExtent
-from kstreams_assets.texts import bytes_text, iso_time, plain
-from kstreams_assets.warehouse.restores import RestoreMode
+from kstreams_assets.checks import Finding
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restores import RestoreMode, StoredRestore, StoredTopic
+from kstreams_assets.model.rule_results import RULE
+from kstreams_assets.public_form import DAGSTER, JSON, TABLE, Form, Markdown, Timestamp, Value, only
+from kstreams_assets.restore.after import age_s, outcome
+from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, SnapshotSource, TopicPlan
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
+from kstreams_assets.restore.result import RestoreResult
+from kstreams_assets.texts import bytes_text, duration, iso_time, markdown_table, plain
+from spark_resources.partition_records import Difference
 
 _MODES: Mapping[RestoreMode, str] = {
-    RestoreMode.STATE: "full restore with state: the application continues where it stood",
+    RestoreMode.STATE: "full restore with state: the application continues from the point",
     RestoreMode.REBUILD: "rebuild from input: everything is recomputed",
     RestoreMode.INPUTS_UNTIL: "rebuild from input up to the point: everything is recomputed",
+    RestoreMode.LOGS: "inputs and outputs for other readers: no state, no group offsets",
 }
 
 
 def markdown(plan: RestorePlan, *, now_ms: int | None = None) -> str:
     """The plan as Markdown; `now_ms` (epoch milliseconds) is the present time when left out."""
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now = _now_ms() if now_ms is None else now_ms
     sections = [_heading(plan), _facts(plan, now)]
     if plan.refusals:
         sections.append(_refusals(plan))
@@ -33,56 +41,23 @@ def markdown(plan: RestorePlan, *, now_ms: int | None = None) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def document(plan: RestorePlan, *, now_ms: int | None = None) -> dict[str, Any]:
+def document(plan: RestorePlan) -> dict[str, Any]:
     """The plan as plain values; times are epoch milliseconds, ages seconds, sizes bytes."""
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    request, point = plan.request, plan.point
-    return {
-        "restore_id": plan.restore_id,
-        "application_id": plan.application_id,
-        "group": plan.group,
-        "target": {
-            "cluster_id": plan.target_cluster_id,
-            "bootstrap_servers": plan.target_bootstrap_servers,
-        },
-        "mode": request.mode.value,
-        "inputs": request.inputs.value,
-        "changelog_source": request.changelog_source.value,
-        "accept": request.least.value,
-        "as_of_ms": request.as_of_ms,
-        "verify": request.verify.value,
-        "skip_completeness": request.skip_completeness,
-        "before_command": request.before_command,
-        "after_command": request.after_command,
-        "point": None
-        if point is None
-        else {
-            "id": point.id,
-            "taken_at_ms": point.taken_at_ms,
-            "age_s": _age_s(plan, now),
-            "method": point.method.value,
-            "guarantee": point.guarantee.value,
-            "cluster_id": point.cluster_id,
-        },
-        "gives": plan.gives.value,
-        "repeats_at_most": {} if point is None else dict(sorted(point.repeats_at_most.items())),
-        "can_run": not plan.refusals,
-        "records": plan.records,
-        "bytes": plan.bytes,
-        "topics": [_topic_document(topic) for topic in plan.topics],
-        "refusals": [
-            {"subject": r.subject, "problem": r.found, "remedy": r.action} for r in plan.refusals
-        ],
-        "placed": [asdict(topic) for topic in plan.placed],
-        "notes": list(plan.notes),
-    }
+    return PLAN.document(plan)
+
+
+def result_document(result: RestoreResult) -> dict[str, Any]:
+    """A result as plain values."""
+    if result.records is None:
+        return {"plan": document(result.plan), "state": "refused"}
+    return RESULT.document(result)
 
 
 def _heading(plan: RestorePlan) -> str:
     verdict = (
-        f"**Refused: {len(plan.refusals)} thing(s) stand against it. Nothing was written.**"
+        f"**{len(plan.refusals)} blocker(s). The restore cannot run; nothing was written.**"
         if plan.refusals
-        else "**Nothing stands against it.** Nothing was written yet."
+        else "**No blockers.** Nothing was written yet."
     )
     return f"# Restore of {plain(plan.application_id)}\n\n{verdict}"
 
@@ -99,17 +74,20 @@ def _facts(plan: RestorePlan, now_ms: int) -> str:
     if point is not None:
         rows += [
             ("Recovery point", f"`{point.id}`, taken {iso_time(point.taken_at_ms)}"),
-            ("RPO", f"{_age_text(_age_s(plan, now_ms))}: what was written since is not restored"),
+            (
+                "RPO",
+                f"{duration(now_ms - point.taken_at_ms)}: later records are not restored",
+            ),
             ("Guarantee", _guarantee(plan)),
             ("Records", f"{plan.records:,}, about {bytes_text(plan.bytes)}"),
             ("Restore", f"`{plan.restore_id}`"),
         ]
     if request.skip_completeness:
-        rows.append(("Completeness", "rules are not evaluated on the target, as asked"))
+        rows.append(("Completeness", "not evaluated on the target (`skip_completeness`)"))
     for name, command in (("Before", request.before_command), ("After", request.after_command)):
         if command is not None:
             rows.append((f"{name} it", f"runs `{command}`"))
-    return _table(("", ""), rows)
+    return markdown_table(("", ""), rows)
 
 
 def _inputs(extent: InputsExtent) -> str:
@@ -120,18 +98,20 @@ def _inputs(extent: InputsExtent) -> str:
 
 def _changelogs(source: ChangelogSource) -> Iterable[tuple[str, str]]:
     if source is ChangelogSource.SNAPSHOT:
-        yield "Changelogs", "from KTable `snapshot`s, one record of each key"
+        yield "Changelogs", "from KTable `snapshot`s, one record per key"
 
 
 def _guarantee(plan: RestorePlan) -> str:
+    if plan.request.mode is RestoreMode.LOGS:
+        return f"no state is restored (state at the point: `{plan.gives}`)"
     if plan.request.mode is not RestoreMode.STATE:
-        return f"recomputed from the inputs (the point's state gives `{plan.gives}`)"
+        return f"recomputed from the inputs (state at the point: `{plan.gives}`)"
     return f"`{plan.gives}`"
 
 
 def _refusals(plan: RestorePlan) -> str:
     lines = [f"- **{plain(r.subject)}**: {plain(r.found)} {plain(r.action)}" for r in plan.refusals]
-    return "## What stands against it\n\n" + "\n".join(lines)
+    return "## Blockers\n\n" + "\n".join(lines)
 
 
 def _topics(topics: Sequence[TopicPlan]) -> str:
@@ -139,7 +119,7 @@ def _topics(topics: Sequence[TopicPlan]) -> str:
     rows = [
         (
             f"`{topic.source}`",
-            f"`{topic.target}` ({'is there' if topic.exists else 'new'})",
+            f"`{topic.target}` ({'exists' if topic.exists else 'new'})",
             "+".join(sorted(role.value for role in topic.roles)),
             str(len(topic.partitions)),
             str(topic.windows),
@@ -148,11 +128,11 @@ def _topics(topics: Sequence[TopicPlan]) -> str:
         )
         for topic in topics
     ]
-    return "## Topics\n\n" + _table(columns, rows)
+    return "## Topics\n\n" + markdown_table(columns, rows)
 
 
 def _placed(plan: RestorePlan) -> str:
-    columns = ("Left as it is", "On the target", "Partition", "The group goes on at", "How")
+    columns = ("Excluded", "On the target", "Partition", "Group continues at", "Method")
     rows = [
         (
             f"`{topic.source}`",
@@ -164,7 +144,7 @@ def _placed(plan: RestorePlan) -> str:
         for topic in plan.placed
         for offset in topic.offsets
     ]
-    return "## Topics that are not restored\n\n" + _table(columns, rows)
+    return "## Topics that are not restored\n\n" + markdown_table(columns, rows)
 
 
 def _saved(topic: TopicPlan) -> str:
@@ -194,101 +174,189 @@ def _configs(topics: Sequence[TopicPlan]) -> str:
         (", ".join(f"`{name}`" for name in names), str(replicas), configs, back)
         for (configs, back, replicas), names in groups.items()
     ]
-    columns = ("On the target", "Replicas", "Configs while it is restored", "Put back by finish")
-    return "## Configs\n\n" + _table(columns, rows)
+    columns = ("On the target", "Replicas", "Configs during the restore", "Set by restore finish")
+    return "## Configs\n\n" + markdown_table(columns, rows)
 
 
 def _next_steps(plan: RestorePlan) -> str:
     if plan.refusals:
         return (
-            "## What comes next\n\nMend what stands against it and plan again"
-            " (`kstreams-assets restore plan`)."
+            "## Next steps\n\nFix the blockers above, then run `kstreams-assets restore plan`"
+            " again."
         )
+    if plan.request.mode is RestoreMode.LOGS:
+        return _next_steps_of_logs()
+    records = sum(topic.records for topic in plan.topics if topic.roles.is_changelog)
     state = (
-        "It must restore its stores from offset 0 of the changelogs"
-        f" ({_changelog_records(plan):,} records in all)"
+        f"It must restore its stores from offset 0 of the changelogs ({records:,} records)"
         if plan.request.mode is RestoreMode.STATE
-        else "It computes everything anew, so its outputs are written again"
+        else "It recomputes everything and writes its outputs again"
     )
     steps = [
-        "Run it (`kstreams-assets restore run`, or the restore assets with dry run off): topics are"
-        " made, records are written and read back. Only if the target is as the backup, and no"
-        " blocking completeness rule is violated there, the group offsets are committed.",
-        f"Delete `state.dir/{plan.group}` on every instance: an old one makes wrong results without"
-        " any error.",
-        f"Start the application within 7 days (`offsets.retention.minutes`). {state}; healthy is:"
-        " committed offsets that move, lag that shrinks to transaction markers only.",
-        "Follow it with `kstreams-assets restore watch`.",
-        "Once it has caught up, `kstreams-assets restore finish` puts the topics' own configs"
-        " back.",
+        "Run `kstreams-assets restore run`, or the job `<app>_restore` in Dagster. It creates"
+        " topics, writes the records and reads them back. Group offsets are committed only if the"
+        " target matches the backup and no blocking completeness rule fails.",
+        f"Delete `state.dir/{plan.group}` on every instance. An old state directory causes wrong"
+        " results without an error.",
+        f"Start the application within 7 days (`offsets.retention.minutes`). {state}. A healthy"
+        " application commits offsets, and its lag shrinks to transaction markers only.",
+        "Run `kstreams-assets restore watch` until the application is healthy.",
+        "When it has caught up, run `kstreams-assets restore finish` to restore the original"
+        " topic configs.",
     ]
-    listed = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
-    return f"## What comes next\n\n{listed}"
+    return _numbered_steps(steps)
 
 
-def _changelog_records(plan: RestorePlan) -> int:
-    return sum(
-        topic.records
-        for topic in plan.topics
-        if any(role.value == "changelog" for role in topic.roles)
+def _next_steps_of_logs() -> str:
+    return _numbered_steps(
+        [
+            "Run `kstreams-assets restore run`, or the job `<app>_restore` in Dagster. It creates"
+            " the topics, writes the records and compares them with the backup. It commits no group"
+            " offsets.",
+            "Set the offsets of other groups with `kstreams-assets restore group-offsets`.",
+            "Run `kstreams-assets restore finish`. It restores the topics' original configs.",
+        ]
     )
 
 
-def _age_s(plan: RestorePlan, now_ms: int) -> float | None:
-    return None if plan.point is None else max(now_ms - plan.point.taken_at_ms, 0) / 1000
+def _numbered_steps(steps: Sequence[str]) -> str:
+    listed = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
+    return f"## Next steps\n\n{listed}"
 
 
-def _age_text(age_s: float | None) -> str:
-    if age_s is None:
-        return "unknown"
-    if age_s < 120:
-        return f"{age_s:.1f} s"
-    minutes = round(age_s / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    hours = round(age_s / 3600)
-    return f"{hours} h" if hours < 48 else f"{round(age_s / 86_400)} days"
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
-    return "\n".join(lines)
+OFFSET: Final = "topic partition offset"
+"""What is shown of an offset of a group."""
+
+_POINT: Final = Form(
+    RecoveryPoint,
+    "id taken_at_ms",
+    Value("age_s", of=lambda point: max(_now_ms() - point.taken_at_ms, 0) / 1000),
+    "method guarantee cluster_id",
+)
+_BLOCKER: Final = Form(Finding, "subject problem=found remedy=action")
+_COMMITTED: Final = Form(GroupOffset, "offset metadata")
+_TARGET: Final = Form(
+    RestorePlan, "cluster_id=target_cluster_id bootstrap_servers=target_bootstrap_servers"
+)
+_REQUEST: Final = Form(
+    RestoreRequest,
+    "mode inputs changelog_source accept=least as_of_ms verify skip_completeness before_command"
+    " after_command",
+)
+_START: Final = "First source offset, -1 when nothing is restored"
+PARTITION: Final = Form(
+    PartitionPlan,
+    "partition=source.partition",
+    *only(JSON, "topic_id", Value("ranges", of=lambda p: [[r.start, r.end] for r in p.ranges])),
+    *only(
+        DAGSTER,
+        Value("start", int, lambda p: p.ranges[0].start if p.ranges else -1, text=_START),
+        Value(
+            "end",
+            int,
+            lambda p: p.ranges[-1].end if p.ranges else -1,
+            text="Exclusive end in source offsets",
+        ),
+    ),
+    "records",
+    Value("bytes", text="Uncompressed keys, values and headers, about"),
+    Value("saved_records", text="Of them, saved with recovery points"),
+    *only(JSON, Value("files", of=lambda p: len(p.files)), "base_offset"),
+    *only(JSON, Value("committed", form=_COMMITTED)),
+    Value(
+        "committed",
+        of=lambda p: "" if p.committed is None else str(p.committed.offset),
+        text="Source offset the group had committed",
+        where=DAGSTER,
+    ),
+)
+TOPIC: Final = Form(
+    TopicPlan,
+    *only(JSON, "source target roles exists replication_factor windows"),
+    "records bytes",
+    *only(JSON, "configs put_back snapshot"),
+    *only(
+        DAGSTER,
+        "target_topic=target",
+        Value("changelog_source", of=lambda topic: _of_snapshot(topic.snapshot)),
+        "raw_log_records=snapshot.raw_records raw_log_bytes=snapshot.raw_bytes",
+    ),
+    Value("partitions", form=PARTITION),
+)
+PLAN: Final = Form(
+    RestorePlan,
+    "restore_id application_id group",
+    Value("target", of=lambda plan: plan, form=_TARGET),
+    *_REQUEST.part("request"),
+    Value("point", form=_POINT),
+    "gives",
+    Value("repeats_at_most", of=lambda plan: plan.point.repeats_at_most if plan.point else {}),
+    Value("can_run", of=lambda plan: not plan.refusals),
+    "records bytes",
+    Value("topics", form=TOPIC),
+    Value("refusals", form=_BLOCKER),
+    "placed notes",
+)
+"""A plan, before anything is written."""
+
+RESTORE: Final = Form(
+    StoredRestore,
+    Value("restore_id", heading="restore"),
+    "application_id state",
+    Value("created_at", Timestamp, "created_at_ms"),
+    Value("changed_at", Timestamp, "changed_at_ms", heading="changed at"),
+    "run_id",
+    Value("point_id", heading="point"),
+    "mode group target=target_bootstrap_servers target_cluster_id",
+    Value("topics", form=Form(StoredTopic, "source target records")),
+    Value("committed", of=lambda r: r.committed or (), form=Form(GroupOffset, OFFSET)),
+    "verified_records completeness_skipped=skips_completeness problem",
+    Value("records", of=lambda restore: sum(t.records for t in restore.topics), where=TABLE),
+)
+"""A restore as it is stored."""
+
+_FROM_SNAPSHOT: Final = Form(
+    TopicPlan,
+    "topic=target store=snapshot.store window=snapshot.window records bytes",
+    "raw_log_records=snapshot.raw_records raw_log_bytes=snapshot.raw_bytes",
+)
+_DIFFERENCE: Final = Form(Difference, "topic=target.topic partition=target.partition offset what")
+RESULT: Final = Form(
+    RestoreResult,
+    *only(JSON, Value("plan", form=PLAN), *RESTORE.part("restore")),
+    *only(
+        DAGSTER,
+        "restore=plan.restore_id target=plan.target_bootstrap_servers",
+        Value("report", Markdown, lambda done: outcome(done.plan, done.records)),
+        Value("recovery_point", of=lambda done: _taken(done.plan.point)),
+        Value("gives", of=lambda done: done.plan.point and done.plan.gives),
+    ),
+    Value("recovery_point_age_s", of=lambda done: age_s(done.plan)),
+    *only(
+        JSON,
+        Value("took_s", of=lambda done: {**done.records.took_s, "all": done.took_s}),
+        Value(
+            "from_snapshots",
+            of=lambda done: [topic for topic, _ in done.plan.from_snapshots],
+            form=_FROM_SNAPSHOT,
+        ),
+        Value("completeness", of="rules", form=RULE),
+        "compared_records=records.compared",
+        Value("differences", of="records.problems", form=_DIFFERENCE),
+    ),
+)
+"""A restore whose records were written."""
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _taken(point: RecoveryPoint | None) -> str | None:
+    return None if point is None else f"{point.id}, {iso_time(point.taken_at_ms)}"
 
 
-def _topic_document(topic: TopicPlan) -> dict[str, Any]:
-    return {
-        "source": topic.source,
-        "target": topic.target,
-        "roles": sorted(role.value for role in topic.roles),
-        "exists": topic.exists,
-        "replication_factor": topic.replication_factor,
-        "windows": topic.windows,
-        "records": topic.records,
-        "bytes": topic.bytes,
-        "configs": dict(topic.configs),
-        "put_back": dict(topic.put_back),
-        "snapshot": None if topic.snapshot is None else asdict(topic.snapshot),
-        "partitions": [_partition_document(partition) for partition in topic.partitions],
-    }
-
-
-def _partition_document(partition: PartitionPlan) -> dict[str, Any]:
-    committed = partition.committed
-    return {
-        "partition": partition.source.partition,
-        "topic_id": partition.topic_id,
-        "ranges": [[wanted.start, wanted.end] for wanted in partition.ranges],
-        "records": partition.records,
-        "bytes": partition.bytes,
-        "saved_records": partition.saved_records,
-        "files": len(partition.files),
-        "base_offset": partition.base_offset,
-        "committed": None
-        if committed is None
-        else {"offset": committed.offset, "metadata": committed.metadata},
-    }
+def _of_snapshot(snapshot: SnapshotSource | None) -> str | None:
+    if snapshot is None:
+        return None
+    return f"KTable snapshot of store {snapshot.store}, window {snapshot.window}"

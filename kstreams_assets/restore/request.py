@@ -11,12 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.settings import COMMAND_TIMEOUT_S, VerifyExtent, require_commands
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import InputsAt, OriginalHeaders, RestoreMode
-
-LOCAL: Final = "local"
-"""As target: a throwaway cluster on this machine, `local:NAME` for one of this name."""
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import InputsAt, OriginalHeaders, RestoreMode
+from kstreams_assets.settings import COMMAND_TIMEOUT_S, LOCAL, VerifyExtent, require_commands
 
 _NEWEST: Final = "newest"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,8 +42,9 @@ class Spelling:
     """How a field of the request is asked for where that does not follow from its name and type.
 
     `name` is its key in a run's config, `option` its option on the command line. `unset` is the
-    word in a run's config for a choice that is not made. `never` is no choice. `of_operator`: the
-    command line and the YAML alone say it, a run's config may not.
+    word in a run's config for a choice that is not made. `never` is not offered. `of_operator`: the
+    command line and the YAML alone set it, a run's config may not. `of_partition`: in Dagster it is
+    the partition of the run. `section` and `metavar` belong to the help of the command line.
     """
 
     name: str = ""
@@ -54,6 +52,9 @@ class Spelling:
     unset: str = ""
     never: str = ""
     of_operator: bool = False
+    of_partition: bool = False
+    section: str = "Target"
+    metavar: str = ""
 
 
 class RestoreRequest(BaseModel):
@@ -69,101 +70,123 @@ class RestoreRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    target: str | None = Field(
+    target: Annotated[str | None, Spelling(metavar="NAME|HOST:PORT,...")] = Field(
         default=None,
-        description="host:port[,...] of the target cluster, with the other settings of"
-        " restore.target in the YAML; `local` or `local:NAME` for a throwaway cluster on this"
-        " machine (`kstreams-assets restore serve` starts it again); without it, restore.target.",
+        description="Target in the YAML by name, bootstrap servers of another cluster, or"
+        " local[:NAME] for a throwaway cluster on this machine (default: restore.target in the"
+        " YAML).",
     )
-    as_of_ms: Annotated[int | None, Spelling(name="as_of", option="--as-of")] = Field(
+    as_of_ms: Annotated[
+        int | None,
+        Spelling(name="as_of", option="--as-of", section="Selection", metavar="TIME"),
+    ] = Field(
         default=None,
-        description="Restore the newest recovery point that was complete at this time: ISO 8601"
-        " with a time zone, as 2026-11-21T14:30:00Z.",
+        description="Restore the newest recovery point complete at this ISO 8601 time, such as"
+        " 2026-11-21T14:30:00Z.",
     )
-    point_id: Annotated[str | None, Spelling(option="--point")] = Field(
-        default=None, description="Restore this recovery point."
+    point_id: Annotated[
+        str | None, Spelling(option="--point", section="Selection", metavar="ID")
+    ] = Field(
+        default=None,
+        description="Restore this recovery point (default: the newest restorable one).",
     )
-    mode: RestoreMode = Field(
+    window: Annotated[
+        str | None, Spelling(of_partition=True, section="Selection", metavar="WINDOW")
+    ] = Field(
+        default=None,
+        description="Restore the last restorable point of this window, which may be open.",
+    )
+    mode: Annotated[RestoreMode, Spelling(section="Selection")] = Field(
         default=RestoreMode.STATE,
-        description="state: everything, to continue where the application stood. rebuild: all"
-        " inputs, to recompute everything. inputs_until: the same, up to the recovery point.",
+        description="Continue from the state at the point, recompute from all inputs (rebuild) or"
+        " inputs before the point (inputs_until), or restore inputs and outputs only (logs).",
     )
-    inputs: InputsExtent = Field(
+    inputs: Annotated[InputsExtent, Spelling(section="Selection")] = Field(
         default=InputsExtent.FULL,
-        description="full: all records of the inputs. tail: only from the committed offsets on.",
+        description="Restore all input records, or only those from the committed offsets on"
+        " (tail).",
     )
-    changelog_source: ChangelogSource = Field(
+    changelog_source: Annotated[ChangelogSource, Spelling(section="Selection")] = Field(
         default=ChangelogSource.RAW,
-        description="raw: changelogs get every record of the backup. snapshot: they get the rows of"
-        " the KTable snapshots, one for each key; only points that close a window with proved"
-        " snapshots can be restored so.",
+        description="Restore every changelog record, or one record per key from a proved KTable"
+        " snapshot of the window (snapshot).",
     )
-    application_id: Annotated[str | None, Spelling(option="--target-application-id")] = Field(
+    application_id: Annotated[
+        str | None, Spelling(option="--target-application-id", metavar="ID")
+    ] = Field(
         default=None,
-        description="Another application.id on the target; renames group and internal topics.",
+        description="Use another application.id on the target: renames the group and internal"
+        " topics.",
     )
-    prefix: str = Field(default="", description="Goes before the name of every other topic.")
-    topics: Annotated[Mapping[str, str], Spelling(option="--topic-name")] = Field(
-        default={}, description="Target names of topics, by source name; win over all else."
+    prefix: Annotated[str, Spelling(metavar="PREFIX")] = Field(
+        default="", description="Add this prefix to the names of all other topics."
     )
-    exclude: tuple[str, ...] = Field(
-        default=(), description="Globs of topics that are not restored."
+    topics: Annotated[
+        Mapping[str, str], Spelling(option="--topic-name", metavar="SOURCE=TARGET")
+    ] = Field(
+        default={}, description="Name of a topic on the target; overrides other renaming options."
+    )
+    exclude: Annotated[tuple[str, ...], Spelling(section="Selection", metavar="GLOB")] = Field(
+        default=(), description="Skip topics that match this glob."
     )
     inputs_are_at: Annotated[InputsAt | None, Spelling(unset="restored")] = Field(
         default=None,
-        description="Where the group goes on in excluded inputs, which the target has already."
-        " mapped: at the same records, which another restore of this warehouse has brought back, or"
-        " which never went. latest: at the end; what lies in them is not read, so that the restore"
-        " is not exact.",
+        description="Group offsets in excluded inputs: at the same records on the target (mapped),"
+        " or at the end (latest, not exact).",
     )
     accept: Annotated[
-        Restores | None, Spelling(never=Restores.NOTHING, unset="as_the_application")
+        Restores | None,
+        Spelling(never=Restores.NOTHING, unset="as_the_application", section="Checks"),
     ] = Field(
         default=None,
-        description="The least that the recovery point has to give; without it, what the"
-        " application itself guarantees (`guarantee` in the YAML): of one that processes exactly"
-        " once it has to be exact.",
+        description="Minimum restorability of the recovery point (default: the guarantee of the"
+        " application).",
     )
-    verify: Annotated[VerifyExtent, Spelling(unset="as_configured")] = Field(
+    verify: Annotated[VerifyExtent, Spelling(unset="as_configured", section="Checks")] = Field(
         default=VerifyExtent.FULL,
-        description="How much is read back: every record, a sample of each partition, or counts"
-        " alone; without it, restore.verify in the YAML.",
+        description="Read back and compare every record, a sample of each partition, or record"
+        " counts (default: restore.verify in the YAML).",
     )
-    original_headers: OriginalHeaders = Field(
+    original_headers: Annotated[OriginalHeaders, Spelling()] = Field(
         default=OriginalHeaders(),
-        description="Headers that are added to each restored record. Headers can be state.",
+        description="Add the source value as a header to each record; headers can be part of the"
+        " state.",
     )
-    accept_replaced_timestamps: bool = Field(
+    accept_replaced_timestamps: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="Not needed any more: every timestamp is restored as it was. Verification then"
-        " passes over those of 0 or below, which an earlier release replaced.",
+        description="Do not compare non-positive timestamps, which earlier releases replaced (not"
+        " needed for new restores).",
     )
-    replication_factor: int | None = Field(
-        default=None, description="Of the topics that are created; without it, the source's."
+    replication_factor: Annotated[int | None, Spelling(metavar="N")] = Field(
+        default=None, description="Replication factor of new topics (default: as on the source)."
     )
-    skip_completeness: bool = Field(
+    skip_completeness: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="Commit the group offsets without evaluating completeness rules on the target;"
-        " it is noted in the restore.",
+        description="Commit group offsets without evaluating completeness rules; the restore"
+        " records this.",
     )
-    before_command: Annotated[str | None, Spelling(of_operator=True)] = Field(
+    before_command: Annotated[
+        str | None, Spelling(of_operator=True, section="Commands", metavar="COMMAND")
+    ] = Field(
         default=None,
-        description="A command that stops the application on the target, as `kubectl scale"
-        " deployment/orders --replicas=0`: program and arguments, no shell, no secrets. It runs"
-        " when nothing else stands against the restore, and the group's members are awaited to"
-        " leave; if it fails, nothing is restored.",
+        description="Command that stops the application on the target; runs without a shell before"
+        " the restore.",
     )
-    after_command: Annotated[str | None, Spelling(of_operator=True)] = Field(
+    after_command: Annotated[
+        str | None, Spelling(of_operator=True, section="Commands", metavar="COMMAND")
+    ] = Field(
         default=None,
-        description="A command that starts the application, run once its group offsets are"
-        " committed and read back. If it fails that is an error; the restore is done all the same.",
+        description="Command that starts the application; runs after the group offsets are"
+        " committed.",
     )
-    command_timeout_s: Annotated[float, Spelling(option="--command-timeout", of_operator=True)] = (
-        Field(
-            default=COMMAND_TIMEOUT_S,
-            description="Seconds that each of these commands may take before it is killed, and the"
-            " group's members to leave.",
-        )
+    command_timeout_s: Annotated[
+        float,
+        Spelling(
+            option="--command-timeout", of_operator=True, section="Commands", metavar="SECONDS"
+        ),
+    ] = Field(
+        default=COMMAND_TIMEOUT_S,
+        description="Timeout of each command, and of the wait for an empty group.",
     )
 
     @classmethod
@@ -211,8 +234,8 @@ class RestoreRequest(BaseModel):
     def local_name(self) -> str | None:
         """Name of the local cluster that the target means, None for another cluster.
 
-        `local` alone takes its name from the point that is asked for, so that each state that is
-        looked at has a cluster of its own, and the same request goes on in the same one.
+        `local` alone takes its name from the point or window that is asked for, so that each state
+        that is looked at has a cluster of its own, and the same request goes on in the same one.
         """
         if self.target is None or self.target.partition(":")[0] != LOCAL:
             return None
@@ -221,8 +244,8 @@ class RestoreRequest(BaseModel):
             return None
         if name:
             return name
-        if self.point_id is not None:
-            return re.sub(r"[^A-Za-z0-9._-]", "_", self.point_id)
+        if self.point_id is not None or (self.window is not None and self.as_of_ms is None):
+            return re.sub(r"[^A-Za-z0-9._-]", "_", self.point_id or self.window or "")
         if self.as_of_ms is not None:
             at = datetime.fromtimestamp(self.as_of_ms / 1000, tz=UTC)
             return f"{at:%Y%m%dT%H%M%S}.{self.as_of_ms % 1000:03d}Z"

@@ -6,19 +6,14 @@ from typing import Final, Protocol
 
 from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.checks import Finding
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint, WantedPartition, in_order
+from kstreams_assets.model.point import Taken as InSequence
+from kstreams_assets.model.restorability import RANK, PointStatus
+from kstreams_assets.model.restores import RestoreMode, StoredRestore
+from kstreams_assets.model.spans import Window
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.judge import RANK, PointStatus
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    PartitionCut,
-    RecoveryPoint,
-    WantedPartition,
-    in_order,
-)
-from kstreams_assets.warehouse.point import Taken as InSequence
-from kstreams_assets.warehouse.restores import RestoreMode, StoredRestore
 
 Judge = Callable[[Sequence[str]], Sequence[PointStatus]]
 """What a restore of the points with these ids would give, in their order; absent ones left out."""
@@ -33,17 +28,35 @@ _FOLLOWED_MS: Final = 60_000
 _BATCH_GROWTH = 4
 _FEW = 3
 _MEND = (
-    "Restore the damaged files from a copy of the warehouse, or back the window up again if Kafka"
-    " still has it."
+    "Restore the damaged files from a copy of the warehouse, or back up the window again if Kafka"
+    " still has its records."
 )
 _LIST = "kstreams-assets recovery-points list"
 
 
 class Taken(InSequence, Protocol):
-    """A recovery point: what orders it, and when its taking had ended (epoch milliseconds)."""
+    """A recovery point: what orders it, and when its taking had ended (epoch milliseconds).
+
+    `effective_at_ms` is the instant that decides which window it belongs to.
+    """
 
     @property
     def ended_at_ms(self) -> int: ...
+
+    @property
+    def effective_at_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfWindow:
+    """Only points of this window count; `key_at` gives the key of the window of an instant."""
+
+    window: Window
+    key_at: Callable[[int], str]
+
+    def __contains__(self, point: Taken) -> bool:
+        """Whether a point belongs to the window."""
+        return self.window.start_ms <= point.effective_at_ms < self.window.end_ms
 
 
 class Snapshots(Protocol):
@@ -80,8 +93,11 @@ def choose(
     snapshots: Snapshots | None = None,
     beyond: Beyond = lambda _: frozenset(),
     is_followed: Callable[[], bool] = lambda: False,
+    of_window: OfWindow | None = None,
 ) -> Choice:
     """The point of that id; or the newest one that was complete at `as_of_ms`; or the newest.
+
+    With `of_window` only points of this window count.
 
     With `snapshots`, points that lack any of them do not count. `is_followed`: whether a follower
     of the application is at work, which covers each point some seconds after it was taken.
@@ -92,19 +108,19 @@ def choose(
     so a point that was only begun before `as_of_ms` may hold what came after it. Which of the
     points that remain is the newest is decided by their sequence (`in_order`), not by clocks.
     """
-    wrong = _contradictions(request)
+    wrong = _contradictions(request) or _outside(request, of_window)
     if wrong:
         return Choice(None, wrong)
     ordered = sorted(points, key=in_order)
-    search = _Search(ordered, judge, request, snapshots, beyond, is_followed)
+    search = _Search(ordered, judge, request, snapshots, beyond, is_followed, of_window)
     if request.point_id is not None:
         return search.by_id(request.point_id)
-    if unfinished is not None and request.as_of_ms is None:
+    if unfinished is not None and request.as_of_ms is None and search.counts(unfinished.point_id):
         chosen = search.by_id(unfinished.point_id)
         note = (
-            f"Restore {unfinished.restore_id} was begun and is not finished: its point"
-            f" {unfinished.point_id} is taken again, so that this run goes on with its work. To"
-            " restore another point, name it, and delete the topics that were begun."
+            f"Restore {unfinished.restore_id} is unfinished, so this run continues it with point"
+            f" {unfinished.point_id}. To restore another point, specify its id and delete the"
+            " unfinished topics."
         )
         return Choice(chosen.status, chosen.refusals, (*chosen.notes, note))
     return search.newest()
@@ -113,8 +129,8 @@ def choose(
 def is_usable(status: PointStatus, request: RestoreRequest) -> bool:
     """Whether a restore in this mode may be made from the point.
 
-    A rebuild recomputes everything from the inputs, so what their cut proves about state does not
-    matter to it; they must be there.
+    Only mode `state` needs a cut that proves the state. The other modes need the records of the
+    topics that they write.
     """
     if not status.covered:
         return False
@@ -136,7 +152,7 @@ def _contradictions(request: RestoreRequest) -> tuple[Finding, ...]:
         return (
             Finding(
                 f"mode {request.mode}",
-                "It restores no changelogs, but they are to come from KTable snapshots.",
+                "It restores no changelogs, but changelog_source is snapshot.",
                 action="Set changelog_source to raw, or mode to state.",
             ),
         )
@@ -144,20 +160,39 @@ def _contradictions(request: RestoreRequest) -> tuple[Finding, ...]:
         return (
             Finding(
                 f"mode {request.mode}",
-                "It begins at the first record of the inputs, but inputs_are_at says otherwise.",
+                "It begins at the first record of the inputs, but inputs_are_at says otherwise."
+                if request.mode.recomputes
+                else "It commits no group offsets, but inputs_are_at places the group.",
                 action="Leave inputs_are_at out, or set mode to state.",
             ),
         )
-    nothing_given = request.point_id is None and request.as_of_ms is None
+    nothing_given = request.point_id is request.as_of_ms is request.window is None
     if request.mode is RestoreMode.INPUTS_UNTIL and nothing_given:
         return (
             Finding(
                 "recovery point",
                 "Mode inputs_until needs a time or a recovery point, and none is given.",
-                action="Give as_of or a point id; for all there is take mode rebuild.",
+                action="Give as_of or a point id. To restore all inputs, use mode rebuild.",
             ),
         )
     return ()
+
+
+def _outside(request: RestoreRequest, of_window: OfWindow | None) -> tuple[Finding, ...]:
+    """A time that lies outside of the window."""
+    as_of_ms = request.as_of_ms
+    if of_window is None or as_of_ms is None:
+        return ()
+    window = of_window.window
+    if window.start_ms <= as_of_ms < window.end_ms:
+        return ()
+    return (
+        Finding(
+            f"window {window.key}",
+            f"as_of {iso_time(as_of_ms)} lies in window {of_window.key_at(as_of_ms)}.",
+            action=f"Choose that window, or leave as_of out for the last point of {window.key}.",
+        ),
+    )
 
 
 class _Search:
@@ -171,10 +206,17 @@ class _Search:
         snapshots: Snapshots | None,
         beyond: Beyond,
         is_followed: Callable[[], bool],
+        of_window: OfWindow | None,
     ) -> None:
-        self._is_followed = is_followed
+        self._is_followed, self._of_window = is_followed, of_window
         self._points, self._judge, self._request = points, judge, request
         self._snapshots, self._beyond = snapshots, beyond
+
+    def counts(self, point_id: str) -> bool:
+        """Whether a point is one of the window that is asked for, if one is."""
+        return self._of_window is None or any(
+            point.id == point_id and point in self._of_window for point in self._points
+        )
 
     def by_id(self, point_id: str) -> Choice:
         index = next((i for i, p in enumerate(self._points) if p.id == point_id), None)
@@ -182,7 +224,11 @@ class _Search:
         if index is None:
             known = f"the newest is {self._points[-1].id}" if self._points else "there is none"
             problem = f"It is not among the {len(self._points)} recorded points ({known})."
-            return Choice(None, (Finding(subject, problem, action=f"Look ids up: {_LIST}."),))
+            return Choice(None, (Finding(subject, problem, action=f"List the ids with {_LIST}."),))
+        if self._of_window is not None and not self.counts(point_id):
+            key = self._of_window.key_at(self._points[index].effective_at_ms)
+            problem = f"It belongs to window {key}, not to {self._of_window.window.key}."
+            return Choice(None, (Finding(subject, problem, action="Choose that window."),))
         status = next(iter(self._judge([point_id])), None)
         if status is None:
             return Choice(
@@ -198,8 +244,7 @@ class _Search:
         return Choice(None, (Finding(subject, _why_not(status), action=remedy),))
 
     def newest(self) -> Choice:
-        as_of_ms = self._request.as_of_ms
-        allowed = [p for p in self._points if as_of_ms is None or p.ended_at_ms <= as_of_ms]
+        allowed = [point for point in self._points if self._is_allowed(point)]
         having = self._having(allowed)
         seen: list[PointStatus] = []
         for status in self._judged(having[::-1]):
@@ -218,6 +263,11 @@ class _Search:
             return Choice(None, (self._no_snapshots(allowed),))
         return Choice(None, (self._nothing(allowed, seen),))
 
+    def _is_allowed(self, point: Taken) -> bool:
+        as_of_ms = self._request.as_of_ms
+        is_complete = as_of_ms is None or point.ended_at_ms <= as_of_ms
+        return is_complete and (self._of_window is None or point in self._of_window)
+
     def _lacks(self, point_id: str) -> str:
         return self._snapshots.missing(point_id) if self._snapshots else ""
 
@@ -228,7 +278,7 @@ class _Search:
     def _no_snapshots(self, allowed: Sequence[Taken]) -> Finding:
         ids = [point.id for point in allowed[::-1]]
         newest = (self._snapshots.first_closing(ids) if self._snapshots else None) or ids[0]
-        near = self._near((), self._later(allowed))
+        near = self._near(*self._around(allowed))
         problem = f"No recovery point{self._until()} has proved KTable snapshots of every store."
         return Finding(
             "recovery point",
@@ -237,17 +287,23 @@ class _Search:
         )
 
     def _make(self, point_id: str, near: Sequence[str]) -> str:
-        nearest = f" The nearest that have them: {', '.join(near)}." if near else ""
+        nearest = f" The closest points with snapshots: {', '.join(near)}." if near else ""
         return (self._snapshots.remedy(point_id) if self._snapshots else "") + nearest
 
-    def _later(self, allowed: Sequence[Taken]) -> list[Taken]:
-        """All the others, in order."""
+    def _around(self, allowed: Sequence[Taken]) -> tuple[list[Taken], list[Taken]]:
+        """All the others, in order: those before the window that is asked for, and those after."""
         ids = {point.id for point in allowed}
-        return [point for point in self._points if point.id not in ids]
+        others = [point for point in self._points if point.id not in ids]
+        if self._of_window is None:
+            return [], others
+        start_ms = self._of_window.window.start_ms
+        before = [point for point in others if point.effective_at_ms < start_ms]
+        return before, [point for point in others if point.effective_at_ms >= start_ms]
 
     def _until(self) -> str:
-        as_of_ms = self._request.as_of_ms
-        return "" if as_of_ms is None else f" that was complete at {iso_time(as_of_ms)}"
+        as_of_ms, of_window = self._request.as_of_ms, self._of_window
+        window = "" if of_window is None else f" of window {of_window.window.key}"
+        return window + ("" if as_of_ms is None else f" that was complete at {iso_time(as_of_ms)}")
 
     def _incomplete(self) -> str:
         """Points that had been begun at that time, and were not complete."""
@@ -256,9 +312,9 @@ class _Search:
             return ""
         begun = [p for p in self._points if p.taken_at_ms <= as_of_ms < p.ended_at_ms]
         return "".join(
-            f"Point {p.id} was begun before {iso_time(as_of_ms)} and complete at"
-            f" {iso_time(p.ended_at_ms)}, so it may hold records that came after that time; to"
-            " restore it, name it."
+            f"Point {p.id} was started before {iso_time(as_of_ms)} and completed at"
+            f" {iso_time(p.ended_at_ms)}, so it may contain later records. To restore it, specify"
+            " its id."
             for p in begun[-1:]
         )
 
@@ -280,7 +336,7 @@ class _Search:
         else:
             reasons = _reasons(seen, len(self._having(allowed)))
             problem = f"No recovery point{self._until()} {self._wanted()}. {reasons}"
-        near = self._near((), self._later(allowed))
+        near = self._near(*self._around(allowed))
         weaker = next((status for status in seen if status.covered), None)
         remedy = self._remedy(near, weaker)
         if any(status.damaged for status in seen):
@@ -294,23 +350,34 @@ class _Search:
             usable = (s for s in self._judged(self._having(points)) if is_usable(s, request))
             nearest = next(usable, None)
             if nearest is not None:
-                found.append(f"{nearest.id} {side} it ({iso_time(nearest.taken_at_ms)})")
+                window = self._window_of(nearest.id)
+                found.append(f"{window}{nearest.id} {side} it ({iso_time(nearest.taken_at_ms)})")
         return found
+
+    def _window_of(self, point_id: str) -> str:
+        """The window of a point, where one is asked for."""
+        if self._of_window is None:
+            return ""
+        point = next(point for point in self._points if point.id == point_id)
+        return f"window {self._of_window.key_at(point.effective_at_ms)} with point "
 
     def _remedy(self, near: Sequence[str], weaker: PointStatus | None = None) -> str:
         if near:
-            return f"The nearest that can be restored: {', '.join(near)}; name one of them."
+            return f"The closest restorable points: {', '.join(near)}. Specify one of them."
         if weaker is not None:
             return (
-                f"Point {weaker.id} ({iso_time(weaker.taken_at_ms)}) is covered and gives"
-                f" {weaker.gives}: accept that, or back up the windows that are due."
+                f"Point {weaker.id} ({iso_time(weaker.taken_at_ms)}) is covered and"
+                f" {weaker.gives}. Accept it (--accept {weaker.gives}), or back up the windows"
+                " that are due."
             )
-        return f"Back up the windows that are due; see {_LIST} for why points do not count."
+        return f"Back up the windows that are due. {_LIST} shows the reason for each point."
 
     def _wanted(self) -> str:
-        if self._request.mode is not RestoreMode.STATE:
+        if self._request.mode.recomputes:
             return "has its inputs covered by backups"
-        return f"is covered by backups and gives {self._request.least}"
+        if self._request.mode is RestoreMode.LOGS:
+            return "has its inputs and outputs covered by backups"
+        return f"is {self._request.least} and covered by backups"
 
     def _passed_over(self, seen: Sequence[PointStatus], newer: int, chosen: PointStatus) -> str:
         """Newer points that cannot be restored, unless a follower is about to cover them."""
@@ -347,19 +414,19 @@ def _damaged(newer: PointStatus, usable: PointStatus) -> Finding:
     return Finding(
         f"recovery point {newer.id}",
         newer.reason,
-        action=f"{_MEND} To restore an older point all the same, name it: {usable.id}"
-        f" ({iso_time(usable.taken_at_ms)}) is the newest that can be restored.",
+        action=f"{_MEND} To restore an older point instead, specify its id: {usable.id}"
+        f" ({iso_time(usable.taken_at_ms)}) is the newest restorable one.",
     )
 
 
 def _why_not(status: PointStatus) -> str:
     if not status.covered:
         return f"It is not covered by backups. {status.reason}"
-    return f"It gives {status.gives} only. {status.reason}"
+    return f"Its restorability is only {status.gives}. {status.reason}"
 
 
 def _reasons(seen: Sequence[PointStatus], all_: int) -> str:
-    texts = [f"{s.id} gives {s.gives}: {s.reason}" for s in seen[:_FEW]]
+    texts = [f"{s.id} has restorability {s.gives}: {s.reason}" for s in seen[:_FEW]]
     more = f" (and {all_ - _FEW} more)" if all_ > _FEW else ""
     return " ".join(texts) + more
 
@@ -400,21 +467,19 @@ def reduced(
     point: RecoveryPoint, roles: Roles, request: RestoreRequest, excluded: Set[str]
 ) -> RecoveryPoint:
     """The point with only the partitions and offsets that a restore needs to find backed up."""
-    committed = _committed(point)
-    rebuilds = request.mode is not RestoreMode.STATE
     cuts = []
     for cut in point.partitions:
         of_topic = cut.roles or roles.get(cut.topic, _NONE)
-        if cut.topic in excluded or (rebuilds and not of_topic.is_recomputed_from):
+        if cut.topic in excluded or not request.mode.writes(of_topic):
             continue
-        start = _start(cut, of_topic, request, committed.get(cut.id))
+        start = _start(cut, of_topic, request, point.group.at(cut))
         # Of repartition topics the judge itself looks at the committed offset.
         is_tail = of_topic.input_only and start > cut.log_start
         cuts.append(replace(cut, log_start=min(start, cut.end)) if is_tail else cut)
     absent = (
         topic
         for topic in point.absent_topics
-        if topic not in excluded and (not rebuilds or roles.get(topic, _NONE).is_recomputed_from)
+        if topic not in excluded and request.mode.writes(roles.get(topic, _NONE))
     )
     unknown = (topic for topic in point.unknown_topics if topic not in excluded)
     return replace(
@@ -434,8 +499,8 @@ def select(
     `state` takes changelogs, outputs and intermediate topics whole, of repartition topics what was
     in flight, of inputs all or the tail from the committed offsets on. `rebuild` and `inputs_until`
     take what the application reads and does not write, whole; topics that it writes are made
-    without records, internal ones not at all. Global topics and inputs that serve as changelog are
-    state: always whole.
+    without records, internal ones not at all. `logs` takes all but the internal topics, whole.
+    Global topics and inputs that serve as changelog are state: always whole.
     """
     roles = roles_at(application, point)
     by_topic: dict[str, list[PartitionCut]] = {}
@@ -452,7 +517,7 @@ def select(
         if topic not in excluded
         # Records in flight are saved with the point, whatever is backed up.
         and (topic in backed_up or roles[topic].in_flight_only)
-        and _belongs(roles[topic], request)
+        and request.mode.creates(roles[topic])
     )
     refusals = [
         *_mode_refusals(request),
@@ -464,7 +529,9 @@ def select(
     if not refusals and not topics:
         refusals.append(
             Finding(
-                f"recovery point {point.id}", "Nothing of it is wanted.", action="Exclude less."
+                f"recovery point {point.id}",
+                ("All of its topics are excluded."),
+                action="Exclude less.",
             )
         )
     notes = [
@@ -483,17 +550,18 @@ def _topic(
     point: RecoveryPoint,
     request: RestoreRequest,
 ) -> WantedTopic:
-    committed = _committed(point)
     partitions = []
     for cut in cuts:
-        offset = committed.get(cut.id)
+        offset = point.group.at(cut)
         ranges = cut.records_from(_start(cut, roles, request, offset))
-        if request.mode is not RestoreMode.STATE:
-            ranges = ranges if roles.is_recomputed_from else ()
+        if not request.mode.writes(roles):
+            ranges = ()
+        if request.mode.recomputes:
             first = ranges[0].start if ranges else cut.log_start
-            offset = GroupOffset(topic, cut.partition, first, "")
-        is_read = roles.is_input or request.mode is RestoreMode.STATE
-        partitions.append(WantedPartition(cut, ranges, offset if is_read else None))
+            offset = GroupOffset(topic, cut.partition, first, "") if roles.is_input else None
+        elif not request.mode.commits_offsets:
+            offset = None
+        partitions.append(WantedPartition(cut, ranges, offset))
     return WantedTopic(topic, roles, tuple(partitions))
 
 
@@ -509,31 +577,29 @@ def _start(
     return max(cut.log_start, committed.offset)
 
 
-def _belongs(roles: TopicRoles, request: RestoreRequest) -> bool:
-    return request.mode is RestoreMode.STATE or not roles.is_internal
-
-
-def _committed(point: RecoveryPoint) -> dict[TopicPartitionId, GroupOffset]:
-    return {TopicPartitionId(o.topic, o.partition): o for o in point.group_offsets}
-
-
 def _mode_refusals(request: RestoreRequest) -> Iterable[Finding]:
     if request.mode is not RestoreMode.STATE and request.inputs is InputsExtent.TAIL:
         yield Finding(
             f"mode {request.mode}",
-            "Everything is to be recomputed, but only the tail of the inputs is to be restored.",
+            "The mode recomputes everything, but inputs is tail."
+            if request.mode.recomputes
+            else "It restores whole logs, but inputs is tail.",
             action="Set inputs to full, or mode to state.",
+        )
+
+    if request.mode is RestoreMode.LOGS and request.after_command is not None:
+        yield Finding(
+            f"mode {request.mode}",
+            "The after command starts the application, and no application continues from this"
+            " mode: it would append its outputs to the restored ones.",
+            action="Leave the after command out, or set mode to state or rebuild.",
         )
 
 
 def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Finding]:
     """Topics without which the application would go on wrongly."""
     for topic, roles in sorted(missing.items()):
-        if request.mode is RestoreMode.STATE:
-            needed = not (roles.written_only or roles.in_flight_only)
-        else:
-            needed = roles.is_recomputed_from
-        if needed:
+        if _is_needed(roles, request):
             yield Finding(
                 f"topic {topic}",
                 f"It is not backed up, but mode {request.mode} needs it (role"
@@ -541,6 +607,13 @@ def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Finding]
                 action="Select it for backup and take a newer point, or exclude it if the target"
                 " has it.",
             )
+
+
+def _is_needed(roles: TopicRoles, request: RestoreRequest) -> bool:
+    """Return whether the restore is wrong without the records of a topic with these roles."""
+    if request.mode is RestoreMode.STATE:
+        return not (roles.written_only or roles.in_flight_only)
+    return request.mode.writes(roles)
 
 
 def _unconfirmed(
@@ -559,9 +632,7 @@ def _left_out(
     missing: Roles, roles: Roles, request: RestoreRequest, excluded: Set[str]
 ) -> Iterable[str]:
     for topic, of_topic in sorted(missing.items()):
-        if of_topic.is_output and not (
-            request.mode is RestoreMode.STATE and not of_topic.written_only
-        ):
+        if of_topic.is_output and not _is_needed(of_topic, request):
             yield (
                 f"Topic {topic} is not backed up and not restored; create it before the application"
                 " starts."
@@ -571,9 +642,9 @@ def _left_out(
         of_topic = roles.get(topic, _NONE)
         if request.mode is RestoreMode.STATE and not of_topic.written_only:
             what += (
-                " The state needs it (role "
-                f"{'+'.join(sorted(of_topic)) or 'unknown'}): the application goes on exactly only"
-                " if the target has it as it was at the point."
+                f" The state depends on it (role {'+'.join(sorted(of_topic)) or 'unknown'}). The"
+                " application continues exactly only if the topic on the target has its content"
+                " at the point."
             )
         yield what
 
@@ -592,10 +663,10 @@ def _absent_state(
         if roles.get(topic, _NONE).is_changelog:
             yield Finding(
                 f"changelog {topic}",
-                f"It was not seen on the cluster when point {point.id} was taken, and was before:"
-                " its store would begin empty.",
-                action="Take a point from before it vanished; give the recorder DESCRIBE and READ"
-                " on it if it is still there; or exclude it if it was deleted for good.",
+                f"It was missing on the cluster when point {point.id} was taken, but existed"
+                " before. Its store would start empty.",
+                action="Choose an earlier point. If the topic still exists, grant the recorder"
+                " DESCRIBE and READ on it; if it was deleted permanently, exclude it.",
             )
 
 
@@ -607,7 +678,7 @@ def _unknown_to_point(
     excluded: Set[str],
 ) -> Iterable[str]:
     for topic, of_topic in sorted(roles.items()):
-        if topic in by_topic or topic in excluded or not _belongs(of_topic, request):
+        if topic in by_topic or topic in excluded or not request.mode.creates(of_topic):
             continue
         why = "was not on the cluster" if topic in point.absent_topics else "was not known"
         yield f"Topic {topic} {why} when point {point.id} was taken: it is not restored."
@@ -619,7 +690,7 @@ def excluded_with_offsets(
     """The excluded topics in which the group goes on, so that it must be known where."""
     if request.mode is not RestoreMode.STATE:
         return []
-    return sorted({offset.topic for offset in point.group_offsets} & excluded)
+    return sorted(point.group.topics & excluded)
 
 
 def _offsets_left_out(
@@ -631,17 +702,17 @@ def _offsets_left_out(
         yield Finding(
             f"inputs_are_at {request.inputs_are_at}",
             f"No excluded topic has committed offsets at point {point.id}.",
-            action="Leave it out, or exclude the input that the target has already.",
+            action="Remove inputs_are_at, or exclude the input that already exists on the target.",
         )
     for topic in topics if request.inputs_are_at is None else ():
-        count = sum(offset.topic == topic for offset in point.group_offsets)
+        count = len(point.group.of_topic(topic))
         yield Finding(
             f"topic {topic}",
-            f"It is excluded, and the group had committed offsets in {count} partition(s) of it:"
-            " without them the application begins where auto.offset.reset says, never exactly.",
-            action="Restore it, too; or say where the group goes on in the topic that the target"
-            " has: --inputs-are-at mapped (at the same records, which another restore has brought"
-            " back, or which never went) or latest (what lies in it is not read).",
+            f"It is excluded, but the group had committed offsets in {count} partition(s) of it."
+            " Without them, the application starts at auto.offset.reset, which is never exact.",
+            action="Restore it too, or set the group's position in the topic of the target:"
+            " --inputs-are-at mapped (at the same records) or latest (at its end; existing"
+            " records are not read).",
         )
 
 
@@ -654,7 +725,7 @@ def _about_offsets(
     if request.mode is not RestoreMode.STATE:
         return
     planned = {topic.source for topic in topics}
-    dropped = sorted({o.topic for o in point.group_offsets} - planned - excluded)
+    dropped = sorted(point.group.topics - planned - excluded)
     if dropped:
         yield f"Committed offsets of topics that are not restored are left out: {_join(dropped)}."
     for topic in topics:
@@ -662,7 +733,7 @@ def _about_offsets(
         if topic.roles.is_input and without:
             yield (
                 f"{len(without)} of {len(topic.partitions)} partitions of {topic.source} had no"
-                " committed offset; they get none, auto.offset.reset decides as it did before."
+                " committed offset and get none. auto.offset.reset applies, as before."
             )
         both = topic.roles.is_input and topic.roles.is_changelog
         if both and point.undeclared_topics is None:  # taken by an earlier release

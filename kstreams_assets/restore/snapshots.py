@@ -12,42 +12,23 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.checks import Finding
-from kstreams_assets.ktables.run import table_stores
-from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_problem
-from kstreams_assets.ktables.table import open_table
-from kstreams_assets.layout import path_in_table
+from kstreams_assets.ktables.stores import table_stores
+from kstreams_assets.model.data_files import SpanFile
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint, WantedPartition
+from kstreams_assets.model.snapshot import Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.model.spans import NotedFacts
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import StoredSnapshots
 from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.selection import WantedTopic
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, readable
-from kstreams_assets.texts import bytes_text
-from kstreams_assets.warehouse.contents import Holding, NotedFacts
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
-from kstreams_assets.warehouse.records import SpanFile
-from kstreams_assets.warehouse.table import storage_failures
+from kstreams_assets.store import store_at
+from kstreams_assets.store.failures import storage_failures
+from kstreams_assets.texts import bytes_text, few
 
 _BATCH = 65_536
-
-
-def snapshot_files(table: StorePath, window: str) -> list[SpanFile]:
-    """The files that hold a window's snapshot; rows of several partitions, in no order.
-
-    Raises:
-        NewerLayoutError: A newer release wrote the table.
-    """
-    opened = open_table(table)
-    added = pa.table(opened.get_add_actions(flatten=True)) if opened else None
-    if added is None or added.num_rows == 0:
-        return []
-    columns = ["path", "num_records", "min.offset", "max.offset"]
-    of_window = added.filter(pc.field("partition.window") == window).select(columns)
-    return [
-        SpanFile(table / path_in_table(path), records, first, last)
-        for path, records, first, last in zip(*of_window.to_pydict().values(), strict=True)
-    ]
 
 
 def keyless_rows(files: Iterable[SpanFile]) -> Mapping[int, int]:
@@ -68,7 +49,9 @@ def _count(
     for file in files:
         with (
             storage_failures(file.path),
-            pq.ParquetFile(readable(file.path), page_checksum_verification=True) as parquet,
+            pq.ParquetFile(
+                store_at(file.path).readable(), page_checksum_verification=True
+            ) as parquet,
         ):
             wanted = ["partition", *columns]
             for batch in parquet.iter_batches(batch_size=_BATCH, columns=wanted):
@@ -79,8 +62,6 @@ def _count(
 
 MAKE = "kstreams-assets ktables make"
 RAW_REMEDY = "or set changelog_source to raw"
-
-_FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +117,8 @@ class SnapshotState:
         lacking = self._lacking(point_id)
         if not lacking:
             return ""
-        texts = [f"{store.store} ({why})" for store, why in lacking[:_FEW]]
-        more = f" and {len(lacking) - _FEW} more" if len(lacking) > _FEW else ""
-        return f"It has no proved KTable snapshot of store(s) {', '.join(texts)}{more}."
+        stores = few(f"{store.store} ({why})" for store, why in lacking)
+        return f"It has no proved KTable snapshot of store(s) {stores}."
 
     def first_closing(self, point_ids: Iterable[str]) -> str | None:
         """The first of these points that closes a window."""
@@ -313,14 +293,15 @@ def snapshot_state(
     """
     stores = table_stores(settings)
     application_id, warehouse = settings.application_id, settings.warehouse
-    closing = Ledger(warehouse, application_id).span_rows(
+    repo = Repository.of(warehouse, application_id)
+    closing = repo.ledger.span_rows(
         [store.topic for store in stores],
         columns=["recovery_point_id", "window", "window_start_ms"],
     )
     rows = sorted(closing.group_by(closing.column_names).aggregate([]).to_pylist(), key=_start)
     return SnapshotState(
         stores,
-        SnapshotsTable(warehouse).of(application_id),
+        repo.snapshots.of(),
         closed_by={row["recovery_point_id"]: row["window"] for row in rows},
         excluded=excluded,
         topics_at=topics_at,
@@ -351,8 +332,9 @@ def from_snapshots(
         facts: The source topics as they were noted.
     """
     chosen = state.of(point.id)
+    stored = StoredSnapshots(Repository.open(settings))
     topics = [
-        _Topic(settings, topic, chosen[topic.source], raw, facts.get(topic.source))
+        _Topic(stored, topic, chosen[topic.source], raw, facts.get(topic.source))
         for topic in wanted
         if topic.roles.changelog_only and topic.source in chosen
     ]
@@ -370,18 +352,17 @@ class _Topic:
 
     def __init__(
         self,
-        settings: ApplicationSettings,
+        stored: StoredSnapshots,
         wanted: WantedTopic,
         chosen: ChosenSnapshot,
         raw: Mapping[TopicPartitionId, Holding],
         noted: NotedFacts | None,
     ) -> None:
-        self.wanted, self._chosen = wanted, chosen
+        self.wanted, self._chosen, self._stored = wanted, chosen, stored
         self._configs = noted.facts.known_configs if noted else {}
         self._raw = {p.cut.id: raw.get(p.cut.id, Holding()) for p in wanted.partitions}
         snapshot = chosen.snapshot
-        self._table = settings.warehouse.ktable(settings.application_id, snapshot.store)
-        self._files = snapshot_files(self._table, snapshot.window.key)
+        self._files = stored.files(snapshot)
         # Rows without a key are among the problems, so mostly no file must be opened.
         self._keyless = keyless_rows(self._files) if snapshot.problem_rows else {}
         may_be_odd = any(holding.odd_timestamps for holding in self._raw.values())
@@ -411,14 +392,14 @@ class _Topic:
         if refusal is not None:
             yield refusal
         snapshot = self._chosen.snapshot
-        problem = snapshot_problem(self._table, snapshot, read=False)
-        if problem:
+        damage = self._stored.damage(snapshot)
+        if damage is not None:
             yield Finding(
                 f"store {snapshot.store}",
-                f"Its snapshot of window {snapshot.window.key} is damaged: {problem}.",
+                f"Its snapshot of window {snapshot.window.key} is damaged: {damage.problem}.",
                 action=_make_again(snapshot.window.key),
             )
-        there = sum(file.records for file in self._files)
+        there = self._stored.rows(snapshot)
         if there != snapshot.rows:
             yield Finding(
                 f"store {snapshot.store}",

@@ -6,16 +6,14 @@ from typing import Final
 
 from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.layout import Warehouse, WrittenFile, changed_files
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.damage import Damage, DamageKind, Verified
+from kstreams_assets.model.data_files import By, SpanFile
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.inspection import inspect
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
-from kstreams_assets.store import FileIdentity, StorePath, file_identity
-from kstreams_assets.warehouse.records import SpanFile
-from kstreams_assets.warehouse.verifications import (
-    Damage,
-    DamageKind,
-    Verified,
-    damaged_tables,
-)
+from kstreams_assets.store import FileIdentity, StorePath, store_at
 
 _NEEDED: Final = frozenset(
     {
@@ -32,14 +30,14 @@ _NEEDED: Final = frozenset(
 """The control tables that a restore reads or goes on from."""
 
 
-def of_tables(warehouse: Warehouse, verified: Verified) -> list[Finding]:
+def of_tables(repo: Repository, verified: Verified) -> list[Finding]:
     """Tables that a restore reads, and that are not as they were committed."""
-    found = damaged_tables(warehouse, verified.heads)
+    found = repo.control_tables.damaged(verified.heads)
     return [
         _refusal(one)
         for one in found
         if one.severity is Severity.ERROR
-        and (one.kind is DamageKind.WAREHOUSE or one.place.partition("/")[0] in _NEEDED)
+        and (one.kind is DamageKind.WAREHOUSE or one.table in _NEEDED)
     ]
 
 
@@ -50,19 +48,24 @@ def of_plan(
 
     What is about one file is looked at again: it may have been brought back since.
     """
-    noted = {file.path: file for topic in topics for p in topic.partitions for file in p.files}
+    noted = {
+        file.path: (file, p.source)
+        for topic in topics
+        for p in topic.partitions
+        for file in p.files
+    }
     for damage in verified.open:
         is_lost = damage.severity is Severity.ERROR or bool(damage.accepted)
         if not is_lost or not _is_needed(damage, topics, point_id):
             continue
         file = noted.get(warehouse.root / damage.place)
-        if file is None or _is_changed(file):
+        if file is None or _is_changed(*file):
             yield _refusal(damage)
 
 
 def _is_needed(damage: Damage, topics: Sequence[TopicPlan], point_id: str | None) -> bool:
     if damage.kind is DamageKind.TABLE:
-        return damage.by_reading and damage.place.partition("/")[0] in _NEEDED
+        return damage.by_reading and damage.table in _NEEDED
     if damage.kind is DamageKind.POINT:
         return point_id in damage.points
     if damage.kind is DamageKind.SNAPSHOT:
@@ -84,22 +87,14 @@ def _is_needed(damage: Damage, topics: Sequence[TopicPlan], point_id: str | None
     )
 
 
-def _is_changed(file: SpanFile) -> bool:
-    return file.written is not None and bool(changed_files([(file.path, file.written)]))
+def _is_changed(file: SpanFile, whose: TopicPartitionId) -> bool:
+    expected = file.expected(whose)
+    return expected is not None and bool(inspect([expected], By.DIGEST))
 
 
 def _refusal(damage: Damage) -> Finding:
     found = damage.finding
     return Finding(f"warehouse, {found.subject}", found.found, action=found.action)
-
-
-@dataclass(frozen=True, slots=True)
-class _Noted:
-    """A file of a plan, and whose it is."""
-
-    path: StorePath
-    written: WrittenFile
-    whose: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,31 +115,32 @@ def soundness(plan: RestorePlan) -> Soundness:
     Every file is read, several at a time; those of earlier releases, whose digests nobody noted,
     are left to the tasks. Snapshots are compared as they are staged.
     """
-    files = [
-        _Noted(file.path, file.written, f"{partition.source}, window {file.window}")
+    files = {
+        file.path: expected
         for topic in plan.topics
         if topic.snapshot is None
         for partition in topic.partitions
         for file in partition.files
-        if file.written is not None
-    ]
-    before = {file.path: file_identity(file.path) for file in files}
-    found = changed_files([(file.path, file.written) for file in files])
+        if (expected := file.expected(partition.source))
+    }
+    before = {path: store_at(path).identity() for path in files}
+    damages = inspect([*files.values()], By.DIGEST)
     refusals = [
-        f"The backup of {file.whose}: {found[file.path]}. Bring the file back from a second copy,"
-        " or back the window up again while Kafka has it, and run the restore again; else restore"
-        " a recovery point before it."
-        for file in files
-        if file.path in found
+        f"The backup of {one.topic}-{one.partition}, window {one.window}: {one.problem}."
+        f" {one.remedy} Then run the restore again."
+        for one in damages
     ]
-    sound = {path: known for path, known in before.items() if known and path not in found}
+    bad = {one.place for one in damages}
+    sound = {
+        path: known for path, known in before.items() if known and files[path].place not in bad
+    }
     return Soundness(refusals, sound)
 
 
-def stored_verdict(warehouse: Warehouse, application_id: str) -> Verified:
+def stored_verdict(repo: Repository) -> Verified:
     """What verifications have found; nothing where their table cannot be read: no restore needs
     it."""
     try:
-        return Verified.of(warehouse, application_id)
+        return repo.verifications.verified()
     except KStreamsAssetsError:
         return Verified()

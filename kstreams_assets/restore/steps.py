@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final
 
-from kstreams_assets.errors import RestoreNotVerifiedError, RestoreStateError
-from kstreams_assets.lease import LockHandle
-from kstreams_assets.restore.target import restore_lock
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.model.restores import RestoreState, StoredRestore
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.store.locks import LockHandle
 
 
 class Step(StrEnum):
@@ -19,37 +20,27 @@ class Step(StrEnum):
     COMMIT = "commit of the group offsets"
     WATCH = "restore watch"
     FINISH = "restore finish"
-    ROLLBACK = "restore rollback"
+    ROLLBACK = "restore previous-offsets"
     MAP = "restore map"
     GROUP_OFFSETS = "restore group-offsets"
     START = "start of the application"
     ABANDON = "restore abandon"
 
 
-_UNPROVED: Final = (
-    RestoreState.PLANNED,
-    RestoreState.PRODUCED,
-    RestoreState.FAILED_VERIFICATION,
-)
-_MATCHING: Final = (
-    RestoreState.VERIFIED,
-    RestoreState.COMMITTED,
-    RestoreState.ROLLED_BACK,
-    RestoreState.FINISHED,
-)
-_OF_VERIFIED: Final = (Step.EVALUATE, Step.COMMIT, Step.GROUP_OFFSETS)
-_STARTED: Final = (RestoreState.COMMITTED, RestoreState.FINISHED)
+_MATCHING: Final = frozenset(state for state in RestoreState if state.matches_backup)
+_UNPROVED: Final = frozenset(RestoreState) - _MATCHING
+_COMMITTED: Final = frozenset(state for state in RestoreState if state.is_committed)
 
 ACCEPTED: Final[Mapping[Step, frozenset[RestoreState]]] = {
     Step.EVALUATE: frozenset({RestoreState.VERIFIED, RestoreState.COMMITTED}),
     Step.COMMIT: frozenset({RestoreState.VERIFIED, RestoreState.COMMITTED}),
-    Step.WATCH: frozenset(_STARTED),
-    Step.FINISH: frozenset(_STARTED),
+    Step.WATCH: _COMMITTED,
+    Step.FINISH: _COMMITTED,
     # Only where former offsets are recorded: `blocker` looks.
-    Step.ROLLBACK: frozenset({*_UNPROVED, *_MATCHING} - {RestoreState.FINISHED}),
+    Step.ROLLBACK: frozenset(RestoreState) - {RestoreState.FINISHED},
     Step.MAP: frozenset({RestoreState.PRODUCED, RestoreState.FAILED_VERIFICATION, *_MATCHING}),
-    Step.GROUP_OFFSETS: frozenset(_MATCHING),
-    Step.START: frozenset(_STARTED),
+    Step.GROUP_OFFSETS: _MATCHING,
+    Step.START: _COMMITTED,
     # Nobody goes on with it: what an application goes on from is finished instead.
     Step.ABANDON: frozenset({*_UNPROVED, RestoreState.VERIFIED, RestoreState.ROLLED_BACK}),
 }
@@ -87,7 +78,7 @@ _MEANING: Final[Mapping[RestoreState, tuple[str, str]]] = {
     RestoreState.COMMITTED: (
         "The group has its offsets.",
         "Start the application, and run kstreams-assets restore finish once it has caught up. To"
-        " undo the restore, run kstreams-assets restore rollback.",
+        " undo the restore, run kstreams-assets restore previous-offsets.",
     ),
     RestoreState.ROLLED_BACK: (
         "The group has the offsets again that it had before this restore.",
@@ -100,50 +91,36 @@ _MEANING: Final[Mapping[RestoreState, tuple[str, str]]] = {
 }
 
 
-def blocker(restore: StoredRestore, step: Step) -> RestoreStateError | None:
+def blocker(restore: StoredRestore, step: Step) -> KStreamsAssetsError | None:
     """Why a step is not taken on a restore in its state; None where it is taken."""
     state = restore.state
-    cls = RestoreStateError
-    if step in _OF_VERIFIED or state in _UNPROVED:
-        cls = RestoreNotVerifiedError
+    was_committed = restore.former_offsets is not None
     if state is RestoreState.FINISHED and restore.committed is None and step is not Step.ROLLBACK:
-        return cls(
-            restore_id=restore.restore_id,
-            state=state,
-            step=step,
-            problem="It was given up, or recorded as finished although its group offsets were never"
+        problem = (
+            "It was given up, or recorded as finished although its group offsets were never"
             " committed (an earlier release allowed that), so nothing shows that it restored"
-            " anything.",
-            remedy=_START_ANEW,
+            " anything."
         )
-    if state in ACCEPTED[step]:
-        was_committed = restore.former_offsets is not None
-        if step is Step.ABANDON and was_committed and state is not RestoreState.ROLLED_BACK:
-            return RestoreStateError(
-                restore_id=restore.restore_id,
-                state=state,
-                step=step,
-                problem="Its group offsets were committed once, so that the application may go on"
-                " from them.",
-                remedy="Stop the application and run kstreams-assets restore rollback first.",
-            )
-        if step is Step.ROLLBACK and not was_committed:
-            return RestoreStateError(
-                restore_id=restore.restore_id,
-                state=state,
-                step=step,
-                problem="Its group offsets were never committed, so there is nothing to undo.",
-                remedy="Delete the topics of the restore on the target if you do not need them.",
-            )
+        remedy = _START_ANEW
+    elif state not in ACCEPTED[step]:
+        problem, remedy = _MEANING[state]
+    elif step is Step.ABANDON and was_committed and state is not RestoreState.ROLLED_BACK:
+        problem = (
+            "Its group offsets were committed once, so that the application may go on from them."
+        )
+        remedy = "Stop the application and run kstreams-assets restore previous-offsets first."
+    elif step is Step.ROLLBACK and not was_committed:
+        problem = "Its group offsets were never committed, so there is nothing to undo."
+        remedy = "Delete the topics of the restore on the target if you do not need them."
+    else:
         return None
-    problem, remedy = _MEANING[state]
-    return cls(
-        restore_id=restore.restore_id, state=state, step=step, problem=problem, remedy=remedy
+    return KStreamsAssetsError(
+        f"Restore {restore.restore_id} is {state}: {step} is refused. {problem}", remedy=remedy
     )
 
 
 def require(restore: StoredRestore, step: Step) -> None:
-    """Refuse a step on a restore that is not in a state for it; raises RestoreStateError."""
+    """Refuse a step on a restore that is not in a state for it; raises KStreamsAssetsError."""
     refused = blocker(restore, step)
     if refused is not None:
         raise refused
@@ -152,23 +129,22 @@ def require(restore: StoredRestore, step: Step) -> None:
 @contextmanager
 def newest_locked(
     settings: ApplicationSettings, restore: StoredRestore, step: Step
-) -> Iterator[tuple[StoredRestore, LockHandle]]:
-    """The restore in its newest state, and its lock, if the step is taken in that state.
+) -> Iterator[tuple[Repository, StoredRestore, LockHandle]]:
+    """The warehouse, the restore in its newest state, its lock, if the step is taken in that state.
 
     Another command may have changed the restore since it was read.
 
     Raises:
-        RestoreStateError: It is not in a state for the step.
+        KStreamsAssetsError: It is not in a state for the step.
         WarehouseLockedError: Another command holds the lock for too long.
     """
-    with restore_lock(
-        settings.warehouse,
-        cluster_id=restore.target_cluster_id,
-        group=restore.group,
+    repo = Repository.open(settings)
+    with repo.writing(
+        Lock.RESTORE,
+        of=(restore.target_cluster_id, restore.group),
         purpose=f"{step} of restore {restore.restore_id}",
-        wait_s=settings.restore.lock_wait_s,
+        wait_s=settings.restore.lock_wait_seconds,
     ) as lock:
-        table = RestoresTable(settings.warehouse)
-        newest = table.newest(restore.application_id, restore.restore_id) or restore
+        newest = repo.restores.newest(restore.restore_id) or restore
         require(newest, step)
-        yield newest, lock
+        yield repo, newest, lock

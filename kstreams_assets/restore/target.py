@@ -11,24 +11,21 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ConfigurationError,
-    GroupNotEmptyError,
     KStreamsAssetsError,
-    TargetTopicChangedError,
     UnstableGroupOffsetsError,
 )
+from kstreams_assets.kafka.admin import TopicDescription, TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.groups import GroupState
-from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import LockHandle, warehouse_lock
+from kstreams_assets.kafka.groups import GroupState, group_in_use
 from kstreams_assets.local.target import local_target, local_targets
+from kstreams_assets.model.restores import StoredRestore, StoredTopic
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.restore.command_sources import targets_meant
 from kstreams_assets.restore.plan import TopicPlan
-from kstreams_assets.restore.request import LOCAL, RestoreRequest
-from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic, fence_restores
-from kstreams_assets.warehouse.table import require_backup
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.settings import LOCAL, ApplicationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +178,6 @@ def _topics(
     }
 
 
-@contextmanager
-def restore_lock(
-    warehouse: Warehouse, *, cluster_id: str, group: str, purpose: str, wait_s: float
-) -> Iterator[LockHandle]:
-    """Hold the lock of all that is written to one group and its topics on a target cluster.
-
-    No earlier holder notes anything of its restore any more. Raises WarehouseLockedError, see
-    `warehouse_lock`.
-    """
-    path = warehouse.lock_file(f"restore-{cluster_id}-{group}")
-    with warehouse_lock(path, purpose=purpose, wait_s=wait_s) as handle:
-        fence_restores(warehouse, cluster_id, group, handle)
-        yield handle
-
-
 def require_own_target(
     settings: ApplicationSettings, restore: StoredRestore, target: KafkaCluster
 ) -> None:
@@ -203,11 +185,11 @@ def require_own_target(
 
     Raises:
         ConfigurationError: The restore is of another application than the settings.
-        TargetTopicChangedError: The cluster has another id than the restore's target.
+        KStreamsAssetsError: The cluster has another id than the restore's target.
     """
     if settings.application_id != restore.application_id:
         raise ConfigurationError(
-            f"Restore {restore.restore_id} is of application {restore.application_id}, not of"
+            f"Restore {restore.restore_id} belongs to application {restore.application_id}, not to"
             f" {settings.application_id}.",
             remedy="Give the YAML of that application, or the id of another restore.",
         )
@@ -215,23 +197,27 @@ def require_own_target(
 
 
 def require_same_cluster(restore: StoredRestore, target: KafkaCluster) -> None:
-    """Refuse a cluster that was not restored into; raises TargetTopicChangedError."""
+    """Refuse a cluster that was not restored into; raises KStreamsAssetsError."""
     found = target.cluster_id()
     if found != restore.target_cluster_id:
-        raise TargetTopicChangedError(
-            subject=f"cluster {target.connection.bootstrap_servers}",
-            expected=restore.target_cluster_id,
-            found=found,
-        )
+        subject = f"cluster {target.connection.bootstrap_servers}"
+        raise target_changed(subject, expected=restore.target_cluster_id, found=found)
+
+
+def target_changed(subject: str, *, expected: str, found: str | None) -> KStreamsAssetsError:
+    """The error for a cluster or topic that was restored into and is not there any more."""
+    return KStreamsAssetsError(
+        f"The {subject} is not the one of the restore: its id is"
+        f" {found or 'unknown, it is absent'}, not {expected}.",
+        remedy="It was deleted or recreated since. Run the restore again.",
+    )
 
 
 def require_empty_group(group: str, target: KafkaCluster, *, operation: str) -> None:
-    """Refuse a group that has members; raises GroupNotEmptyError."""
+    """Refuse a group that has members; raises KafkaError."""
     state = target.group_state(group)
     if state is not None and not state.is_empty:
-        raise GroupNotEmptyError(
-            operation=operation, group=group, group_type=state.type, state=state.state
-        )
+        raise group_in_use(group, state, operation)
 
 
 def roles_of(topic: StoredTopic) -> TopicRoles:
@@ -248,26 +234,50 @@ _CLUSTER_ID: Final = "cluster.id"
 
 
 def target_connection(settings: ApplicationSettings, target: str | None) -> KafkaConnection:
-    """The target cluster: `restore.target` of the YAML, with other bootstrap servers if given.
+    """The target cluster, by the name of a declared target or host:port; None for the default.
 
-    Without `restore.target` a given target is reached in PLAINTEXT: the source's secrets are not
-    sent to another cluster.
+    Servers that no target has are reached with the settings of the default target. Without one they
+    are reached in PLAINTEXT: the source's secrets are not sent to another cluster.
 
     Raises:
-        ConfigurationError: Neither says which cluster, `target` is no host:port, or the credentials
-            of `restore.target` may not go there (`KafkaConnection.at`).
+        ConfigurationError: It is not clear which cluster is meant, `target` is no host:port, or the
+            credentials of the default target may not go there (`KafkaConnection.at`).
     """
-    configured = settings.restore.target
-    if target is None:
-        if configured is None:
+    declared = settings.declared_targets
+    meant = targets_meant(settings, target)
+    if not meant:
+        meant = [declared[settings.default_target]] if settings.default_target else []
+        if target is None:
+            raise _no_target(settings)
+        if ":" not in target:
             raise ConfigurationError(
-                f"No target cluster is given for the restore of {settings.application_id}.",
-                remedy=f"Set restore.target in the YAML, or give target: host:port, or {LOCAL}.",
+                f"Target {target!r} is not host:port, and no target of this name is declared.",
+                remedy=f"Declared are {', '.join((*declared, LOCAL))}.",
             )
-        return configured
-    if configured is None:
-        return KafkaConnection(bootstrap_servers=target)
-    return configured.at(target)
+    connection = next((one.connection for one in meant), None)
+    if target is None or target in declared:
+        if connection is None:
+            raise ConfigurationError(
+                f"Target {target or settings.default_target!r} is a throwaway cluster, which has no"
+                " address while it is not running.",
+                remedy=f"Give {LOCAL}:NAME to restore into it, or host:port.",
+            )
+        return connection
+    return (
+        KafkaConnection(bootstrap_servers=target) if connection is None else connection.at(target)
+    )
+
+
+def _no_target(settings: ApplicationSettings) -> ConfigurationError:
+    names = ", ".join(settings.declared_targets)
+    return ConfigurationError(
+        f"No target cluster is given for the restore of {settings.application_id}.",
+        remedy=(
+            f"Choose one of targets ({names}), or set restore.target to its name."
+            if names
+            else f"Declare it under targets in the YAML, or give target: host:port, or {LOCAL}."
+        ),
+    )
 
 
 @contextmanager
@@ -280,9 +290,9 @@ def open_target(
     WarehouseError where there is no backup: its folder would look like the beginning of one.
     """
     name = request.local_name
-    wait_s = settings.restore.lock_wait_s
+    wait_s = settings.restore.lock_wait_seconds
     if name is not None:
-        require_backup(settings.warehouse, settings.application_id)
+        Repository.open(settings).require_backup()
     with (
         nullcontext(target_connection(settings, request.target))
         if name is None
@@ -301,7 +311,7 @@ def open_stored_target(
     """
     name = local_name_of(settings, restore)
     servers = target or restore.target_bootstrap_servers
-    wait_s = settings.restore.lock_wait_s
+    wait_s = settings.restore.lock_wait_seconds
     with (
         nullcontext(target_connection(settings, servers))
         if name is None or target is not None

@@ -11,20 +11,20 @@ from kstreams_assets.app.names import internal_topic, name_problem
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
-from kstreams_assets.restore.request import InputsExtent, RestoreRequest
-from kstreams_assets.restore.selection import Roles
-from kstreams_assets.restore.target import TargetTopic
-from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import (
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint
+from kstreams_assets.model.restores import (
     InputsAt,
-    OffsetMapsTable,
     PlacedTopic,
     RestoreMode,
     StoredMap,
     StoredRestore,
 )
+from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.restore.request import InputsExtent, RestoreRequest
+from kstreams_assets.restore.selection import Roles
+from kstreams_assets.restore.target import TargetTopic
 
 _FEW = 3
 
@@ -92,7 +92,7 @@ def _group_refusals(group: str) -> Iterable[Finding]:
         yield Finding(
             f"application_id {group!r}",
             f"The application id {problem}.",
-            action="It is part of topic names: choose one that Kafka takes as a topic name.",
+            action="It is part of topic names. Choose an id that is valid in a topic name.",
         )
 
 
@@ -110,7 +110,7 @@ def _unknown(
         elif name in excluded and request.inputs_are_at is None:
             yield Finding(
                 f"topics: {name}",
-                f"The topic is given the name {request.topics[name]!r} and is excluded, too.",
+                f"The topic has the target name {request.topics[name]!r}, but is also excluded.",
                 action="Take it out of topics or out of exclude.",
             )
     for glob in request.exclude:
@@ -143,11 +143,11 @@ def _shared(targets: Mapping[str, str]) -> Iterable[Finding]:
             names = sorted({targets[source] for source in same})
             told = repr(names[0])
             if len(names) > 1:
-                told = " and ".join(map(repr, names)) + ", which Kafka takes for one name"
+                told = " and ".join(map(repr, names)) + ", which Kafka treats as equal"
             yield Finding(
                 f"topics {', '.join(same)}",
-                f"{len(same)} topics would be restored into {told}.",
-                action="Give each a name of its own in topics, or another prefix.",
+                f"{len(same)} topics get the same name on the target: {told}.",
+                action="Give each topic a unique name in topics, or use another prefix.",
             )
 
 
@@ -248,8 +248,7 @@ def of_new_topic(
     notes = []
     if dropped := sorted(source.keys() - own.keys()):
         notes.append(
-            f"Configs of {topic} that mean nothing on the target are left out:"
-            f" {', '.join(dropped)}."
+            f"Configs of {topic} without effect on the target are omitted: {', '.join(dropped)}."
         )
     if int(own.get(MIN_IN_SYNC, 1)) > replication_factor:
         notes.append(
@@ -315,8 +314,9 @@ def excluded_topic(
     if restore is None:
         return ExcludedTopic(source, target, found, stable_ends)
     application_id = restore.application_id
-    points = RecoveryPointTable(warehouse).load(application_id, [restore.point_id])
-    maps = OffsetMapsTable(warehouse).load(application_id, restore.restore_id, topics=[source])
+    repo = Repository.of(warehouse, application_id)
+    points = repo.points.load([restore.point_id])
+    maps = repo.offset_maps.load(restore.restore_id, topics=[source])
     writer = Writer(restore, next(iter(points), None), maps)
     return ExcludedTopic(source, target, found, stable_ends, writer)
 
@@ -345,7 +345,7 @@ def placed(
                 f" {topic.source}=NAME).",
             ),
         )
-    offsets = [o for o in point.group_offsets if o.topic == topic.source]
+    offsets = point.group.of_topic(topic.source)
     if inputs_are_at is InputsAt.LATEST:
         if TopicRole.REPARTITION in roles.get(topic.source, ()):
             return None, (
@@ -375,7 +375,7 @@ def placed(
         return None, (
             Finding(
                 f"topic {topic.target}",
-                f"It is not known where the group goes on in it. {problems[0]}{more}",
+                f"The group's position in it cannot be determined. {problems[0]}{more}",
                 action="Restore a recovery point of this application that was taken before the one"
                 " the topic was restored from, restore the other application from a later one, or"
                 " say --inputs-are-at latest if what lies in the topic is not to be read.",
@@ -404,11 +404,10 @@ def _mapped(
     target_cluster_id: str,
 ) -> int | str:
     """A committed offset on the target, or why it is not known there."""
-    id_ = TopicPartitionId(committed.topic, committed.partition)
-    cut = point.cut(id_)
-    if cut is None or id_.partition >= there.partitions:
+    number, cut = committed.partition, point.cut(committed.id)
+    if cut is None or number >= there.partitions:
         return "it is not in the recovery point, or not on the target."
-    start, end = there.starts[id_.partition], there.ends[id_.partition]
+    start, end = there.starts[number], there.ends[number]
     if (target_cluster_id, there.topic_id) == (point.cluster_id, cut.topic_id):
         at = committed.offset
     elif topic.writer is None:
@@ -455,12 +454,7 @@ def _first(writer: Writer, point: RecoveryPoint, cut: PartitionCut) -> int:
     """The first source offset from which on all records of the cut were restored."""
     if writer.restore.asked.get("inputs", InputsExtent.FULL.value) == InputsExtent.FULL.value:
         return cut.log_start
-    committed = [
-        o.offset
-        for o in point.group_offsets
-        if (o.topic, o.partition) == (cut.topic, cut.partition)
-    ]
-    return max([cut.log_start, *committed])
+    return max(cut.log_start, point.group.offset_in(cut) or 0)
 
 
 def differing_positions(

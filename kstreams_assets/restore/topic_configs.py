@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Final
 
 from kstreams_assets.errors import KafkaRequestError, KStreamsAssetsError
-from kstreams_assets.kafka.topics import RECORD_CONFIGS, TopicSpec
+from kstreams_assets.kafka.admin import RECORD_CONFIGS, TopicSpec
+from kstreams_assets.model.spans import TopicFacts
 from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.restore.target_topics import MAX_DECOMPRESSED, NO_DECOMPRESSED_LIMIT
-from kstreams_assets.warehouse.spans import TopicFacts
 
 KAFKA_DEFAULTS: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.kafka.throttle import Throttle
+from kstreams_assets.model.restores import PartitionProduced, StoredTopic
 from kstreams_assets.offsets import OffsetRange, OffsetRuns, TopicPartitionId
 from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.settings import VerifyExtent
-from kstreams_assets.warehouse.restores import PartitionProduced, StoredTopic
 from spark_resources.partition_records import Difference, PartitionVerified, PartitionWork
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _gone(cluster: KafkaCluster, stored: Sequence[StoredTopic]) -> dict[str, Dif
         if found is None:
             gone[topic.target] = _of_topic(topic.target, "the topic is not there any more")
         elif found.topic_id != topic.target_topic_id:
-            what = f"the topic was made anew: its id is {found.topic_id}, it was"
+            what = f"the topic was recreated: its id is {found.topic_id}, it was"
             gone[topic.target] = _of_topic(topic.target, f"{what} {topic.target_topic_id}")
     return gone
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.errors import (
+    KStreamsAssetsError,
     OffsetOutOfRangeError,
     RawReadTimeoutError,
     UnstableGroupOffsetsError,
@@ -15,18 +16,21 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.raw_batch import RawBatch, content_of_range
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.model.restores import RestoreState, StoredRestore
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.public_form import Form, Seconds, Value
 from kstreams_assets.restore.steps import Step, require
 from kstreams_assets.restore.target import partitions_of, require_own_target, roles_of
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+from kstreams_assets.texts import few
 
 NOT_SEEN_FROM_OUTSIDE: Final = (
-    "Brokers cannot show whether an instance kept an old state.dir, which gives wrong results"
-    " without an error. Its log does: 'Finished restoring changelog <partition> to store <store>"
-    " with a total number of <n> records' (INFO, class StoreChangelogReader). At the first start"
-    " the <n> of all partitions of a changelog must add up to the number restored. Less means old"
-    " state: stop all instances, delete state.dir/<application.id> on each, restore again, start."
+    "Brokers cannot show whether an instance kept an old state.dir, which causes wrong results"
+    " without an error. Check its log: 'Finished restoring changelog <partition> to store <store>"
+    " with a total number of <n> records' (INFO, class StoreChangelogReader). At the first start,"
+    " the <n> of all partitions of a changelog must add up to the number of restored records. A"
+    " smaller sum means old state: stop all instances, delete state.dir/<application.id> on each,"
+    " restore again, start."
 )
 
 
@@ -198,6 +202,20 @@ class Assessment:
         )
 
 
+ASSESSMENT: Final = Form(
+    Assessment,
+    "health",
+    Value("watched_s", Seconds),
+    Value(
+        "group",
+        of="observation",
+        form=Form(Observation, "type=group_type state=group_state members"),
+    ),
+    "records_left counted moved partitions",
+    Value("troubles", form=Form(Finding, "sign=subject problem=found remedy=action")),
+)
+
+
 _FEW: Final = 5
 _DAY_MS: Final = 86_400_000
 # offsets.retention.minutes of a broker is 7 days unless it is set.
@@ -221,15 +239,15 @@ def of_topics(expected: Expected, seen: Observation) -> list[Finding]:
         *_trouble(
             Sign.TOPIC_REPLACED,
             replaced,
-            "Deleted or made anew since the restore: topic {}. Its records and committed offsets"
-            " are gone; Kafka Streams takes an empty changelog without a word.",
+            "Deleted or recreated since the restore: topic {}. Its records and committed offsets"
+            " are lost; Kafka Streams accepts an empty changelog without an error.",
             f"Stop the application, {_AGAIN}",
         ),
         *_trouble(
             Sign.RECORDS_DELETED,
             deleted,
-            "Restored records were deleted: {}. What the application had not loaded of them is"
-            " missing in its state.",
+            "Restored records were deleted: {}. Records that the application had not loaded are"
+            " missing from its state.",
             f"Find out who changed retention.ms or deleted records; stop the application, {_AGAIN}",
         ),
     ]
@@ -257,22 +275,22 @@ def of_offsets(expected: Expected, seen: Observation) -> list[Finding]:
             gone,
             f"Committed offsets of group {expected.group} are gone: {{}}."
             f" {_why_gone(expected, seen)}",
-            "Keep the application stopped: it would read everything again on top of its state. Run"
-            " the restore again, which commits them anew; if the application ran meanwhile, first"
-            " delete the topics of the restore.",
+            "Keep the application stopped: it would apply all records again on top of its state."
+            " Run the restore again to commit the offsets again. If the application ran"
+            " meanwhile, delete the topics of the restore first.",
         ),
         *_trouble(
             Sign.OFFSETS_RESET,
             back,
-            "Committed offsets went back: {}. Input is applied a second time on top of the restored"
-            " state (auto.offset.reset, or somebody set them).",
+            "Committed offsets moved backwards: {}. Input is applied twice to the restored state"
+            " (auto.offset.reset, or a manual offset change).",
             f"The state on this cluster is wrong. Stop the application, {_AGAIN}",
         ),
         *_trouble(
             Sign.OFFSETS_OUT_OF_RANGE,
             outside,
-            "Committed offsets lie outside the log: {}. The application goes on where"
-            " auto.offset.reset says: it reads everything again, or skips records.",
+            "Committed offsets are outside the log: {}. The application continues at"
+            " auto.offset.reset: it reads all records again, or skips records.",
             f"Records were deleted (retention, DeleteRecords). Stop the application, {_AGAIN}",
         ),
     ]
@@ -291,21 +309,24 @@ def of_epochs(
         Sign.STALE_LEADER_EPOCH,
         shown,
         "Offsets were committed with a leader epoch of another cluster: {}. The application is a"
-        " stable member and reads nothing, for ever; its log is clean.",
-        "A restore commits none, so something else copies offsets to this cluster: stop it, and the"
-        " application; run the restore again (it commits the offsets anew); start the application.",
+        " stable member but never reads a record, without an error in its log.",
+        "Restores commit no leader epochs, so another process copies offsets to this cluster."
+        " Stop it and the application, run the restore again to commit the offsets, then start"
+        " the application.",
     )
 
 
 def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[Finding]:
     """A group that has had no member for a while, and what becomes of its offsets."""
-    new = f" New on the cluster since: group {_few(seen.new_groups)}." if seen.new_groups else ""
+    new = (
+        f" New on the cluster since: group {few(seen.new_groups, _FEW)}." if seen.new_groups else ""
+    )
     troubles = [
         diagnosis(
             Sign.NOT_STARTED,
             f"Group {expected.group} has had no member for {waited_s:.0f} s.{new}",
-            f"Start the application. If it runs: its application.id must be {expected.group}, its"
-            " bootstrap.servers this cluster.",
+            "Start the application. If it is running, check that its application.id is"
+            f" {expected.group} and that its bootstrap.servers point to this cluster.",
         )
     ]
     days = _days_since_commit(expected, seen)
@@ -313,10 +334,10 @@ def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[
         troubles.append(
             diagnosis(
                 Sign.OFFSETS_EXPIRE,
-                f"The offsets of group {expected.group} were committed {days:.1f} days ago and"
-                " nobody has joined: brokers forget them after offsets.retention.minutes"
+                f"The offsets of group {expected.group} were committed {days:.1f} days ago, and no"
+                " member has joined. Brokers delete them after offsets.retention.minutes"
                 f" ({_OFFSETS_KEPT_DAYS} days by default).",
-                "Start the application now, or run the restore again, which commits them anew.",
+                "Start the application now, or run the restore again to commit them again.",
             )
         )
     return troubles
@@ -327,8 +348,8 @@ def not_stable(expected: Expected, seen: Observation, since_s: float) -> Finding
     return diagnosis(
         Sign.NOT_STABLE,
         f"Group {expected.group} has been {seen.group_state} for {since_s:.0f} s.",
-        "Read the application's log: members that start and fail again; input topics that are"
-        " missing or partition counts that differ (NotReady).",
+        "Check the application's log for restarting members, missing input topics or different"
+        " partition counts (NotReady).",
     )
 
 
@@ -346,11 +367,11 @@ def not_moving(
         Sign.NOT_MOVING,
         shown,
         f"The group is Stable, but for {patience_s:.0f} s nothing was committed for {{}}.",
-        "Look into the application's log. 'Restoration in progress': it still loads its stores"
-        f" ({changelogs:,} records), wait longer. Tasks that are corrupted or cannot be locked: an"
-        " old state.dir; stop, delete state.dir/<application.id> on every instance, start. Errors"
-        " about a record: it cannot be processed. Nothing at all: the consumer holds a leader epoch"
-        " of another cluster; stop, run the restore again (it commits the offsets anew), start.",
+        "Check the application's log. 'Restoration in progress': it is still loading its stores"
+        f" ({changelogs:,} records), wait longer. Corrupted or locked tasks: an old state.dir;"
+        " stop, delete state.dir/<application.id> on every instance, start. Errors about a"
+        " record: the application cannot process it. No message: the consumer has a leader epoch"
+        " of another cluster; stop, run the restore again to commit the offsets, start.",
     )
 
 
@@ -380,13 +401,7 @@ def _days_since_commit(expected: Expected, seen: Observation) -> float | None:
 
 
 def _trouble(sign: Sign, shown: list[str], problem: str, remedy: str) -> list[Finding]:
-    return [diagnosis(sign, problem.replace("{}", _few(shown)), remedy)] if shown else []
-
-
-def _few(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _FEW} more" if len(listed) > _FEW else ""
-    return ", ".join(listed[:_FEW]) + more
+    return [diagnosis(sign, problem.replace("{}", few(shown, _FEW)), remedy)] if shown else []
 
 
 _GOALS: Final = 2
@@ -564,11 +579,17 @@ def follow(
 ) -> Generator[Assessment, None, None]:
     """Assess the application every `limits.every_s` seconds; the last one has ended.
 
-    Raises RestoreStateError while the group offsets of the restore are not committed, what
-    `require_own_target` raises, and KafkaError where the target does not answer or
+    Raises KStreamsAssetsError while the group offsets of the restore are not committed and for mode
+    `logs`, what `require_own_target` raises, and KafkaError where the target does not answer or
     rights are missing.
     """
     require(restore, Step.WATCH)
+    if not restore.mode.commits_offsets:
+        raise KStreamsAssetsError(
+            f"Restore {restore.restore_id} has mode {restore.mode}: it commits no group offsets, so"
+            " no application continues from it.",
+            remedy="Run kstreams-assets restore finish to restore the topics' original configs.",
+        )
     require_own_target(settings, restore, target)
     expected = expected_of(restore)
     judge = Judge(expected, limits)
@@ -594,7 +615,7 @@ def expected_of(restore: StoredRestore) -> Expected:
     The group has to read what it had offsets for; where none were committed (everything is
     recomputed), all its inputs.
     """
-    committed = {TopicPartitionId(o.topic, o.partition): o.offset for o in restore.committed or ()}
+    committed = {one.id: one.offset for one in restore.committed or ()}
     inputs = frozenset(
         id_
         for topic in restore.topics

@@ -1,103 +1,41 @@
-"""What has to be read before one knows whether it is as it was written: files, rows, maps."""
+"""What has to be read before one knows whether it is as it was written: rows, maps, files."""
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kstreams_assets.errors import KStreamsAssetsError, OffsetMapError, StoredDataError
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import path_in_table
+from kstreams_assets.kafka.throttle import Throttle
+from kstreams_assets.model.damage import Damage, DamageKind
+from kstreams_assets.model.data_files import By, ExpectedFile
+from kstreams_assets.model.point import CHANGED
+from kstreams_assets.repository.inspection import inspect
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.upkeep.reading import NotedFile
-from kstreams_assets.warehouse.ledger import INCREMENT, Ledger
-from kstreams_assets.warehouse.points import CHANGED, RecoveryPointTable, SavedRecordsTable
-from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
-from kstreams_assets.warehouse.verifications import Damage, DamageKind
+from kstreams_assets.store import store_at
+from kstreams_assets.texts import bytes_text, duration
+from spark_resources.work import Spark
 
-_SPAN: Final = ["window", "topic", "partition", "topic_id", "start", "end", "written"]
 _BATCH: Final = 16
 """So many points are in memory at a time."""
-
-MAKE_AGAIN: Final = (
-    "Make it again from the backups (kstreams-assets ktables make --window {window}), or bring the"
-    " file back from a second copy."
-)
-
-
-def noted_files(settings: ApplicationSettings) -> list[NotedFile]:
-    """Every data file whose digest was noted: of records, then of KTable snapshots.
-
-    Tables that cannot be read have none: another look tells of them.
-    """
-    found: list[NotedFile] = []
-    for look in (_of_records, _of_snapshots):
-        try:
-            found += look(settings)
-        except KStreamsAssetsError:
-            continue
-    return found
-
-
-def _of_records(settings: ApplicationSettings) -> Iterator[NotedFile]:
-    application_id = settings.application_id
-    root = settings.warehouse.records(application_id)
-    rows = Ledger(settings.warehouse, application_id).all_span_rows(_SPAN)
-    for window, topic, number, life, start, end, written in zip(
-        *(rows[name].to_pylist() for name in _SPAN), strict=True
-    ):
-        for file in written or ():
-            place = path_in_table(file["path"])
-            yield NotedFile(
-                root / place,
-                file["size"],
-                file["digest"],
-                Damage(
-                    DamageKind.FILE,
-                    f"records/{application_id}/{place}",
-                    "",
-                    "",
-                    window=window.partition(INCREMENT)[0],
-                    topic=topic,
-                    partition=number,
-                    topic_id=life,
-                    start=start,
-                    end=end,
-                    by_reading=True,
-                ),
-            )
-
-
-def _of_snapshots(settings: ApplicationSettings) -> Iterator[NotedFile]:
-    application_id = settings.application_id
-    for snapshot in SnapshotsTable(settings.warehouse).of(application_id):
-        root = settings.warehouse.ktable(application_id, snapshot.store)
-        for file in snapshot.written:
-            place = path_in_table(file.path)
-            yield NotedFile(
-                root / place,
-                file.size,
-                file.digest,
-                Damage(
-                    DamageKind.SNAPSHOT,
-                    f"ktables/{application_id}/{snapshot.store}/{place}",
-                    "",
-                    MAKE_AGAIN.format(window=snapshot.window.key),
-                    window=snapshot.window.key,
-                    topic=snapshot.topic,
-                    store=snapshot.store,
-                    by_reading=True,
-                ),
-            )
+_BUNDLE_BYTES: Final = 64 * 1024**2
+_BUNDLE_FILES: Final = 256
+_STORE_THREADS: Final = 16
+"""A store answers late: meanwhile others are asked."""
+_PROGRESS_S: Final = 10.0
 
 
 def unsound_points(settings: ApplicationSettings, newest: int | None = None) -> list[Damage]:
     """Points whose row was changed since it was stored; of all, or of so many newest ones."""
-    table, application_id = RecoveryPointTable(settings.warehouse), settings.application_id
+    table = Repository.open(settings).points
     found: list[Damage] = []
     try:
-        ids = [instant.id for instant in table.instants(application_id)]
+        ids = [instant.id for instant in table.instants()]
         ids = ids if newest is None else ids[-newest:]
         for begin in range(0, len(ids), _BATCH):
-            loaded = table.load(application_id, ids[begin : begin + _BATCH], damaged_too=True)
+            loaded = table.load(ids[begin : begin + _BATCH], damaged_too=True)
             found += [
                 Damage(
                     DamageKind.POINT,
@@ -121,9 +59,7 @@ def unsound_records(settings: ApplicationSettings) -> list[Damage]:
     """Records saved with points that do not match their digests, the first of each partition."""
     by_life: dict[tuple[str, int, str], dict[str, Any]] = {}
     try:
-        for source, life, offset, point_id in SavedRecordsTable(settings.warehouse).changed(
-            settings.application_id
-        ):
+        for source, life, offset, point_id in Repository.open(settings).saved_records.changed():
             seen = by_life.setdefault(
                 (source.topic, source.partition, life),
                 {"start": offset, "end": offset + 1, "count": 0, "point": point_id},
@@ -154,14 +90,15 @@ def unsound_records(settings: ApplicationSettings) -> list[Damage]:
 
 def unsound_maps(settings: ApplicationSettings) -> list[Damage]:
     """Offset maps of restores that are not those that were stored."""
-    maps, found = OffsetMapsTable(settings.warehouse), []
+    repo = Repository.open(settings)
+    maps, found = repo.offset_maps, []
     try:
-        restores = RestoresTable(settings.warehouse).all(settings.application_id)
+        restores = repo.restores.all()
     except KStreamsAssetsError:
         return []  # the look at the tables tells of it
     for restore in restores:
         try:
-            maps.load(settings.application_id, restore.restore_id)
+            maps.load(restore.restore_id)
         except (StoredDataError, OffsetMapError) as error:
             found.append(
                 Damage(
@@ -175,3 +112,80 @@ def unsound_maps(settings: ApplicationSettings) -> list[Damage]:
         except KStreamsAssetsError:
             return found
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """Files that one task reads one after the other."""
+
+    files: Sequence[ExpectedFile]
+    throttle: Throttle | None
+
+
+def read_files(
+    files: Sequence[ExpectedFile],
+    *,
+    throttle: Throttle | None,
+    spark: Spark | None,
+    log: Callable[[str], None],
+) -> list[Damage]:
+    """The files that are not the ones that were written, byte for byte.
+
+    With `spark` its tasks read; else threads of this process, and the progress is logged every
+    10 s.
+    """
+    if spark is not None:
+        from spark_resources.partition_tasks import run_partition_tasks
+
+        bundles = list(_bundles(files, throttle))
+        found = run_partition_tasks(spark.spark_session, bundles, _read)
+        return [damage for of_bundle in found for damage in of_bundle]
+    on_disk = not files or store_at(files[0].table).on_disk
+    threads = max(2, os.cpu_count() or 2) if on_disk else _STORE_THREADS
+    progress = _Progress(len(files), sum(file.size for file in files), log)
+    pay = paying(throttle)
+    return [*inspect(files, By.DIGEST, pay=pay, threads=threads, progress=progress.add)]
+
+
+def _bundles(files: Sequence[ExpectedFile], throttle: Throttle | None) -> Iterator[_Bundle]:
+    first, size = 0, 0
+    for number, file in enumerate(files):
+        if number > first and (size + file.size > _BUNDLE_BYTES or number - first == _BUNDLE_FILES):
+            yield _Bundle(files[first:number], throttle)
+            first, size = number, 0
+        size += file.size
+    if files:
+        yield _Bundle(files[first:], throttle)
+
+
+def _read(bundle: _Bundle) -> list[Damage]:
+    return [*inspect(bundle.files, By.DIGEST, pay=paying(bundle.throttle), threads=1)]
+
+
+def paying(throttle: Throttle | None) -> Callable[[int], None] | None:
+    """What waits before so many bytes are used; None without a limit."""
+    return None if throttle is None else lambda size: throttle.wait(size, 0)
+
+
+class _Progress:
+    """What is read and what is left, told now and then."""
+
+    def __init__(self, files: int, size: int, log: Callable[[str], None]) -> None:
+        self._files, self._bytes, self._log = files, size, log
+        self._read_files = self._read_bytes = 0
+        self._began = self._told = time.monotonic()
+
+    def add(self, size: int) -> None:
+        """One more file was read."""
+        self._read_files += 1
+        self._read_bytes += size
+        now = time.monotonic()
+        if now - self._told < _PROGRESS_S or not self._read_bytes:
+            return
+        self._told = now
+        rate = self._read_bytes / (now - self._began)
+        left = round(1000 * (self._bytes - self._read_bytes) / rate)
+        self._log(
+            f"Read {self._read_files:,} of {self._files:,} files, {bytes_text(self._read_bytes)} of"
+            f" {bytes_text(self._bytes)} ({bytes_text(round(rate))}/s); {duration(left)} left."
+        )

@@ -1,7 +1,7 @@
 """Drops recovery points by policy, and of the backups what no kept point needs.
 
-The points go first, in one commit, so that nothing is listed that is about to lose its records.
-Then, topic by topic, windows that lie between two kept points are put together:
+The points go first, so that nothing is listed that is about to lose its records. Then, topic by
+topic, windows that lie between two kept points are put together:
 
 - of a store's changelog the last record of each key stays, with its offset, as Kafka's compaction
   would leave it; deletions stay as long as something before them may still hold their key;
@@ -20,81 +20,46 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate, chain
 
 from kstreams_assets.app.model import TopicRoles
 from kstreams_assets.app.store_format import StoreKind, format_of
-from kstreams_assets.backup.fold import Pieces, drop_superseded, fold_tasks, gaps_together
+from kstreams_assets.backup.merge import Keep, Merged, Pieces, drop_superseded, merge
 from kstreams_assets.backup.requests import window_statuses
-from kstreams_assets.checks import Severity
-from kstreams_assets.errors import ConfigurationError, StoredDataError
-from kstreams_assets.ktables.snapshot import Snapshot
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.ktables.table import open_table
-from kstreams_assets.lease import LockHandle, warehouse_lock
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.settings import ApplicationSettings, KeepSettings
-from kstreams_assets.store import StorePath
-from kstreams_assets.texts import bytes_text
-from kstreams_assets.upkeep.needs import PartitionNeed, TopicNeeds, Untouched, roles_of
-from kstreams_assets.upkeep.policy import first_index, kept_points
-from kstreams_assets.warehouse.committer import NewFile, commit, fence, uncommitted
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import RANK, PointStatus, Restores
-from kstreams_assets.warehouse.ledger import (
-    DELETE_RETENTION_MS,
-    FOLDED,
-    INCREMENT,
-    Ledger,
-    LedgerEntry,
-    StoredSize,
-    StoredSpan,
-    TopicFactsTable,
-    chains_of,
-    is_folded,
-)
-from kstreams_assets.warehouse.lineage import points_of_restores
-from kstreams_assets.warehouse.point import (
+from kstreams_assets.checks import Finding, Severity
+from kstreams_assets.errors import StoredDataError
+from kstreams_assets.model.chains import DELETE_RETENTION_MS, StoredSpan, chains_of
+from kstreams_assets.model.damage import Verified
+from kstreams_assets.model.point import (
     PartitionLife,
+    PointInstant,
     RecoveryPoint,
     in_order,
     topic_id_of,
 )
-from kstreams_assets.warehouse.points import (
-    PinsTable,
-    PointInstant,
-    RecoveryPointTable,
-    points_locked,
-)
-from kstreams_assets.warehouse.records import (
-    SpanId,
-    contents_of,
-    ensure_records,
-    file_actions,
-    tidy_files,
-    tidy_records,
-)
-from kstreams_assets.warehouse.restores import RestoresTable
-from kstreams_assets.warehouse.spans import (
-    Gap,
-    GapCause,
-    SpanContent,
-    SpanResult,
-    TopicFacts,
-    Window,
-)
-from kstreams_assets.warehouse.table import require_backup
-from kstreams_assets.warehouse.verifications import Verified
+from kstreams_assets.model.recordings import LedgerEntry, StoredSize
+from kstreams_assets.model.restorability import RANK, PointStatus, Restores
+from kstreams_assets.model.snapshot import Snapshot
+from kstreams_assets.model.spans import SpanId, SpanKey, SpanKind, TopicFacts, Window
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.retention import kept_by_policy, policy_of
+from kstreams_assets.repository.committer import commit, fence
+from kstreams_assets.repository.ktable_files import open_table
+from kstreams_assets.repository.records import ensure_records, tidy_files, tidy_records
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath
+from kstreams_assets.store.locks import LockHandle
+from kstreams_assets.texts import bytes_text
+from kstreams_assets.upkeep.needs import PartitionNeed, TopicNeeds, Untouched, roles_of
 from spark_resources.span_tasks import LastOfEachKey
 
 _RATIO = 4
-_AT_ONCE = 2
-"""Partitions that are put together at a time."""
-
 _LOT_BYTES = 2**30
 """A run that is killed does at most so much again."""
 _LOT_ROWS = 50_000
@@ -132,9 +97,7 @@ class TopicChange:
     @property
     def window(self) -> Window:
         """The one that stands for all of them."""
-        first, last = self.windows[0], self.windows[-1]
-        begin, end = first.key.partition(FOLDED)[0], last.key.rpartition(FOLDED)[2]
-        return Window(first.start_ms, last.end_ms, f"{begin}{FOLDED}{end}")
+        return self.windows[0].merged_to(self.windows[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +106,22 @@ class ExpirePlan:
 
     `going` are points that go, with the time at which they were taken (epoch milliseconds).
     `waits` says why windows are not put together now; empty where they are.
-    `notes` are for the operator.
+    `notes` are for the operator. Nothing is done while there are `blockers`.
     """
 
     application_id: str
-    policy: KeepSettings
-    kept: Mapping[str, tuple[str, ...]]
-    going: Mapping[str, int]
+    kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    going: Mapping[str, int] = field(default_factory=dict)
     snapshots: tuple[Snapshot, ...] = ()
     changes: tuple[TopicChange, ...] = ()
     waits: str = ""
     notes: tuple[str, ...] = ()
+    blockers: tuple[Finding, ...] = ()
+
+    def require_allowed(self) -> None:
+        """Raise StoredDataError for the first blocker."""
+        for one in self.blockers:
+            raise StoredDataError(subject=one.subject, problem=one.found, remedy=one.action)
 
     @property
     def by_line(self) -> dict[str, int]:
@@ -163,11 +131,6 @@ class ExpirePlan:
             for line in lines:
                 found[line] += 1
         return dict(found)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return not (self.going or self.snapshots or self.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,80 +161,59 @@ class ExpireResult:
         return sum(one.bytes_before - one.bytes_after for one in self.topics)
 
 
-def plan_expire(settings: ApplicationSettings, *, now_ms: int | None = None) -> ExpirePlan:
-    """What `expire` would do now; writes nothing.
-
-    Raises:
-        ConfigurationError: The application has no policy.
-        StoredDataError: Something is damaged, or no recovery point could be restored; then nothing
-            may go.
-        WarehouseError: There is no warehouse, or it cannot be read.
-    """
-    if settings.keep is None:
-        raise ConfigurationError(
-            f"{settings.application_id} has no policy: what may expire is not said.",
-            remedy="Write it into its YAML, as keep: {all: 2d, hourly: 7d, daily: 90d}.",
-        )
-    require_backup(settings.warehouse, settings.application_id)
-    return _planner(settings, now_ms).plan()
-
-
-def _planner(settings: ApplicationSettings, now_ms: int | None) -> "_Planner":
-    policy = settings.keep or KeepSettings(all_s=0)
-    moment = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    return _Planner(settings, policy, moment)
-
-
 class _Planner:
     """One look at an application's points and backups."""
 
-    def __init__(self, settings: ApplicationSettings, policy: KeepSettings, now_ms: int) -> None:
-        self._settings, self._policy, self._now_ms = settings, policy, now_ms
+    def __init__(self, settings: ApplicationSettings, now_ms: int) -> None:
+        self._settings, self._policy, self._now_ms = settings, policy_of(settings), now_ms
         self._id = settings.application_id
-        self._points = RecoveryPointTable(settings.warehouse)
-        self._contents = Contents.of(settings)
+        self._repo = Repository.open(settings)
+        self._points = self._repo.points
+        self._contents = Repository.open(settings).reading(settings)
         self._statuses: dict[str, PointStatus | None] = {}
         self._notes: list[str] = []
 
     def going(self) -> set[str]:
         """Ids of the points that go."""
-        instants = self._points.instants(self._id)
+        instants = self._points.instants()
         return {i.id for i in instants} - self._kept(instants).keys()
 
     def plan(self) -> ExpirePlan:
-        self._require_sound()
-        instants = self._points.instants(self._id)
+        damage = self._damage()
+        if damage is not None:
+            return ExpirePlan(self._id, blockers=(damage,))
+        instants = self._points.instants()
         kept = self._kept(instants)
         going = {i.id: i.taken_at_ms for i in instants if i.id not in kept}
         restorable = any(
             (status := self._judge(id_)) is not None and status.covered for id_ in kept
         )
-        if going and not restorable:
-            raise StoredDataError(
-                subject=f"The warehouse of {self._id}",
-                problem="holds no recovery point that could be restored, so nothing of it expires",
-                remedy="See kstreams-assets recovery-points list for why, back up what is due, then"
-                " run expire again.",
-            )
-        waits = self._waits()
-        changes = self.changes_of([i for i in instants if i.id in kept])
-        changes = changes if restorable else ()
+        changes = self.changes_of([i for i in instants if i.id in kept]) if restorable else ()
         return ExpirePlan(
             application_id=self._id,
-            policy=self._policy,
             kept=kept,
             going=going,
             snapshots=tuple(self._snapshots(kept, changes)),
             changes=changes,
-            waits=waits,
+            waits=self._waits(),
             notes=tuple(dict.fromkeys(self._notes)),
+            blockers=(self._nothing_restorable,) if going and not restorable else (),
         )
 
-    def _require_sound(self) -> None:
+    @property
+    def _nothing_restorable(self) -> Finding:
+        return Finding(
+            f"The warehouse of {self._id}",
+            "holds no recovery point that could be restored, so nothing of it expires",
+            action="See kstreams-assets recovery-points list for why, back up what is due, then"
+            " run expire again.",
+        )
+
+    def _damage(self) -> Finding | None:
         """What is damaged can be repaired; points that it takes away now must not go for it."""
         spans = (
             f"{span}"
-            for span in self._ledger.damaged()
+            for span in self._repo.ledger.damaged()
             if (span.window, span.topic) not in self._given_up
         )
         told = (
@@ -280,18 +222,19 @@ class _Planner:
             if one.severity is Severity.ERROR
         )
         problem = next(chain(spans, told), None)
-        if problem is not None:
-            raise StoredDataError(
-                subject=f"The warehouse of {self._id}",
-                problem=f"is damaged, so nothing of it expires: {problem}",
-                remedy="Mend it first (kstreams-assets verify --repair), or bring it back from a"
-                " second copy; kstreams-assets verify --full then says that it is sound. Give up"
-                " what nobody can bring back: verify --full --accept REASON.",
-            )
+        if problem is None:
+            return None
+        return Finding(
+            f"The warehouse of {self._id}",
+            f"is damaged, so nothing of it expires: {problem}",
+            action="Repair it first (kstreams-assets verify --repair), or restore it from a second"
+            " copy, then run kstreams-assets verify --full. Accept permanent damage with verify"
+            " --full --accept REASON.",
+        )
 
     @cached_property
     def _verified(self) -> Verified:
-        return Verified.of(self._settings.warehouse, self._id)
+        return self._repo.verifications.verified()
 
     @cached_property
     def _given_up(self) -> frozenset[tuple[str | None, str | None]]:
@@ -304,33 +247,28 @@ class _Planner:
         return self._statuses[point_id]
 
     def _kept(self, instants: Sequence[PointInstant]) -> dict[str, tuple[str, ...]]:
-        settings, warehouse = self._settings, self._settings.warehouse
+        settings = self._settings
         due = [status.window for status in window_statuses(settings) if status.is_due]
-        return kept_points(
+        return kept_by_policy(
+            settings,
             instants,
             self._judge,
-            self._policy,
             now_ms=self._now_ms,
-            timezone=settings.windows.timezone,
-            backed_up_to_ms=self._ledger.last_end_ms({topic.name for topic in settings.topics}),
-            pinned={pin.recovery_point_id for pin in PinsTable(warehouse).of(self._id)},
-            restored=points_of_restores(warehouse, self._id),
+            backed_up_to_ms=self._repo.ledger.last_end_ms(
+                {topic.name for topic in settings.topics}
+            ),
             due_edges_ms={edge for window in due for edge in (window.start_ms, window.end_ms)},
         )
 
     def _waits(self) -> str:
-        writing = RestoresTable(self._settings.warehouse).writing(self._id)
+        writing = self._repo.restores.writing()
         if not writing:
             return ""
         return (
-            f"Restore {writing[0].restore_id} is not verified yet and reads the backups as they"
-            " are: windows are put together once it is. Run it again, or give it up:"
+            f"Restore {writing[0].restore_id} is not verified yet and still reads the backups."
+            " Windows are merged once it is verified. Run it again, or give it up:"
             f" kstreams-assets restore abandon --restore {writing[0].restore_id}."
         )
-
-    @cached_property
-    def _ledger(self) -> Ledger:
-        return Ledger(self._settings.warehouse, self._id)
 
     def _snapshots(
         self, kept: Mapping[str, object], changes: Iterable[TopicChange]
@@ -339,7 +277,7 @@ class _Planner:
         inside = {
             (change.topic, window.end_ms) for change in changes for window in change.windows[:-1]
         }
-        found = SnapshotsTable(self._settings.warehouse).of(self._id)
+        found = self._repo.snapshots.of()
         newest = {s.store: s.window for s in found}
         for snapshot in found:
             if snapshot.point_id in kept:
@@ -352,7 +290,7 @@ class _Planner:
 
     def changes(self) -> tuple[TopicChange, ...]:
         """What is to be put together, given all points that are there."""
-        return self.changes_of(self._points.instants(self._id))
+        return self.changes_of(self._points.instants())
 
     def changes_of(self, listed: Sequence[PointInstant]) -> tuple[TopicChange, ...]:
         """What is to be put together if these points are all there are."""
@@ -361,15 +299,15 @@ class _Planner:
             return ()
         ids = {instant.id for instant in listed}
         found: list[TopicChange] = []
-        facts = TopicFactsTable(self._settings.warehouse, self._id)
+        facts = self._repo.topics
         topics = {topic.name: topic.roles for topic in self._settings.topics}
         retention, noted = facts.delete_retention_ms(topics), facts.of_incarnations()
         newest = {topic: of_topic for (topic, _), of_topic in noted.items()}
-        sizes = self._ledger.sizes()
+        sizes = self._repo.ledger.sizes()
         for name, declared in sorted(topics.items()):
             # Of one topic at a time: there may be millions.
-            spans = [s for s in self._ledger.stored_spans({name}) if INCREMENT not in s.window.key]
-            points = [p for p in self._points.of_topic(self._id, name) if p.id in ids]
+            spans = [s for s in self._repo.ledger.stored_spans({name}) if not s.window.is_increment]
+            points = [p for p in self._points.of_topic(name) if p.id in ids]
             roles = roles_of(declared, points)
             configs = newest[name].known_configs if name in newest else {}
             is_compacted = _is_compacted(name, spans, noted, newest.get(name))
@@ -381,7 +319,7 @@ class _Planner:
                 TopicNeeds.of(
                     points,
                     roles,
-                    whole_logs=self._policy.whole_logs,
+                    whole_logs=self._policy.keeps_whole_logs,
                     # State needs no history, which somebody else who reads the topic may.
                     untouched=None
                     if lag_ms == 0 or roles.changelog_only
@@ -410,7 +348,7 @@ class _Planner:
             few.append(instant.id)
             if instant.effective_at_ms >= all_from_ms:
                 break
-        return {point.id for point in self._points.load(self._id, few)}
+        return {point.id for point in self._points.load(few)}
 
     def _changes_by_need(
         self,
@@ -591,7 +529,7 @@ class _Topic:
 
     def _is_dropped(self, count: int) -> bool:
         # By itself such a row would be replaced by one with its own key, in two commits.
-        return count == 1 and is_folded(self._windows[0])
+        return count == 1 and self._windows[0].is_merged
 
     def _need(self, life: PartitionLife) -> PartitionNeed:
         return self._needs.of_life(life)
@@ -674,13 +612,13 @@ class _Topic:
 class _Work:
     """A change with the rows of the ledger that it is made of.
 
-    `keeps` says by partition what stays when they are folded. `hidden` are incarnations that no
-    row stands for afterwards, since a later one has their windows.
+    `keep` says which records stay. `hidden` are incarnations that no row stands for afterwards,
+    since a later one has their windows.
     """
 
     change: TopicChange
     pieces: tuple[Pieces, ...]
-    keeps: Mapping[TopicPartitionId, LastOfEachKey]
+    keep: Mapping[SpanId, Keep | LastOfEachKey]
     hidden: frozenset[PartitionLife]
 
     @classmethod
@@ -690,13 +628,16 @@ class _Work:
         for entry in entries:
             of_partition[entry.result.partition].append(entry)
         pieces: list[Pieces] = []
-        keeps: dict[TopicPartitionId, LastOfEachKey] = {}
-        for partition, of_it in sorted(of_partition.items()):
+        keep: dict[SpanId, Keep | LastOfEachKey] = {}
+        for _, of_it in sorted(of_partition.items()):
             life = _life(of_it[-1])
-            pieces.append(Pieces(change.window, tuple(e for e in of_it if _life(e) == life)))
+            piece = Pieces(change.window, tuple(e for e in of_it if _life(e) == life))
+            pieces.append(piece)
+            if change.what is Change.DROP:
+                keep[piece.id] = Keep.NONE
             if change.what is Change.FOLD:
                 need = needs.of_life(life)
-                keeps[partition] = LastOfEachKey(
+                keep[piece.id] = LastOfEachKey(
                     undecided=need.undecided,
                     # Of what the log did not hold any more at the first point nobody needs any.
                     floor=need.floor,
@@ -705,7 +646,7 @@ class _Work:
         return cls(
             change,
             tuple(pieces),
-            keeps,
+            keep,
             frozenset(map(_life, entries)) - {_life(one.entries[-1]) for one in pieces},
         )
 
@@ -718,22 +659,12 @@ class _Work:
             plan, need = one.plan, needs.of_life(_life(one.entries[-1]))
             if self.change.what is Change.DROP and plan.end > need.least:
                 return one.partition
-            if self.change.what is Change.FOLD:
-                keeps = self.keeps[one.partition]
-                undecided = need.undecided.clip(plan.start, plan.end) - keeps.undecided
-                if undecided or not need.allows(plan.start, plan.end) or need.floor < keeps.floor:
+            keep = self.keep.get(one.id)
+            if isinstance(keep, LastOfEachKey):
+                undecided = need.undecided.clip(plan.start, plan.end) - keep.undecided
+                if undecided or not need.allows(plan.start, plan.end) or need.floor < keep.floor:
                     return one.partition
         return None
-
-    def rows(
-        self, contents: Mapping[SpanId, SpanContent], version: int | None, run_id: str
-    ) -> list[LedgerEntry]:
-        """The rows that stand for the windows."""
-        what = self.change.what
-        return [
-            _row(what, one, contents.get(one.id, SpanContent()), version, run_id)
-            for one in self.pieces
-        ]
 
 
 def _life(entry: LedgerEntry) -> PartitionLife:
@@ -741,108 +672,90 @@ def _life(entry: LedgerEntry) -> PartitionLife:
     return plan.partition.topic, plan.partition.partition, plan.topic_id
 
 
-def _row(
-    what: Change, pieces: Pieces, content: SpanContent, version: int | None, run_id: str
-) -> LedgerEntry:
+def _row(pieces: Pieces, merged: Merged, run_id: str) -> LedgerEntry:
     """The row that stands for the windows of one partition.
 
     Whatever a later look at it can find must be what it found in the rows before: holes, when they
     were read, when the windows were closed.
     """
     entries = pieces.entries
-    results = [entry.result for entry in entries]
-    plan = pieces.plan
-    had = sum(result.content.records for result in results)
-    gaps = gaps_together(gap for result in results for gap in result.gaps)
-    if what is Change.DROP:
-        plan = replace(plan, read_start=plan.end)
-        gaps = (Gap(GapCause.EXPIRED, plan.start, plan.end, plan.end - plan.start),)
-        gaps = gaps if plan.start < plan.end else ()
-    elif content.records > had or (what is Change.JOIN and content.records != had):
-        raise StoredDataError(
-            subject=f"What was put together of {pieces.partition}",
-            problem=f"it has {content.records:,} records, the windows had {had:,}",
-            remedy="Nothing was changed. Run it again; if it says the same, see kstreams-assets"
-            " verify --full.",
-        )
-    elif content.records < had:
-        left_out = Gap(GapCause.FOLDED, plan.start, plan.end, had - content.records)
-        gaps = gaps_together([*gaps, left_out])
-    examined = [r for r in results if r.plan.start < r.plan.end]
-    known = any(r.contiguity_known for r in examined) or not examined
-    holes = [
-        (r.first_hole if r.contiguity_known else r.plan.start, entry.ledger_version)
-        for r, entry in zip(results, entries, strict=True)
-        if r.plan.start < r.plan.end and (r.first_hole is not None or not r.contiguity_known)
-    ]
     read = [e.recorded_at_ms for e in entries if e.result.plan.start < e.result.plan.end]
-    versions = [version for _, version in holes] or [e.ledger_version for e in entries]
+    versions = [entry.ledger_version for _, entry in pieces.holes]
+    versions = versions or [entry.ledger_version for entry in entries]
     last = max(entries, key=lambda e: e.result.plan.window)
     return LedgerEntry(
         application_id=entries[0].application_id,
-        result=SpanResult(
-            plan=plan,
-            content=content,
-            gaps=gaps,
-            kept=any(r.kept for r in results),
-            first_hole=min((hole for hole, _ in holes if hole is not None), default=None)
-            if known
-            else None,
-            contiguity_known=known and any(r.contiguity_known for r in results),
-        ),
+        result=merged.results[pieces.id],
         recovery_point_id=last.recovery_point_id,
-        delta_version=version,
+        delta_version=merged.version,
         run_id=run_id,
         recorded_at_ms=min(read, default=min(e.recorded_at_ms for e in entries)),
         ledger_version=None if None in versions else max(v for v in versions if v is not None),
     )
 
 
+def first_index(sizes: Sequence[int], *, ratio: int) -> int:
+    """From which of some neighbours on the last ones are put together.
+
+    One is only written anew once those behind it together have a share of its size, so that what is
+    written is bounded by a small multiple of what there is, however often it is done. Of those that
+    stay, each is more than `ratio` times as large as all behind it: they are few.
+    """
+    first, behind = max(len(sizes) - 1, 0), 0
+    for index in reversed(range(len(sizes))):
+        if sizes[index] <= ratio * max(behind, 1):
+            first = index
+        behind += sizes[index]
+    return first
+
+
 class PointHarmedError(StoredDataError):
     """A recovery point would restore worse once windows of a topic were put together."""
 
 
-def expire(
-    settings: ApplicationSettings,
-    *,
-    run_id: str,
-    now_ms: int | None = None,
-    log: Callable[[str], None] = _log.info,
-    check: Callable[[], None] = lambda: None,
-) -> ExpireResult:
-    """Drop what the policy does not keep, and put together what lies between kept points.
-
-    `check` is called now and then and may raise.
-
-    Raises:
-        ConfigurationError: The application has no policy.
-        StoredDataError: Files of the backups are not those that were written; nothing was changed
-            then. Or a point would restore worse than before (PointHarmedError): then the windows of
-            one topic are as they were, and all other work is done.
-        WarehouseLockedError: Another run works on the application for too long.
-    """
-    began = time.monotonic()
-    run = _Run(settings, run_id, now_ms, log, check)
-    with warehouse_lock(
-        settings.warehouse.lock_file(f"fold/{settings.application_id}"),
-        purpose=f"expire run {run_id}",
-        wait_s=settings.backup.lock_wait_s,
-    ):
-        plan = plan_expire(settings, now_ms=now_ms)
-        run.drop_points(plan)
-        topics = run.put_together()
-    return ExpireResult(plan, tuple(topics), time.monotonic() - began)
-
-
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """One run, which holds the lock of those that put files together."""
+class ExpireJob:
+    """Drops what the policy does not keep, and puts together what lies between kept points.
+
+    `now_ms` (epoch milliseconds) is the present time when left out. `check` is called now and then
+    and may raise.
+    """
 
     settings: ApplicationSettings
-    run_id: str
-    now_ms: int | None
-    log: Callable[[str], None]
-    check: Callable[[], None]
+    run_id: str = ""
+    now_ms: int | None = None
+    log: Callable[[str], None] = _log.info
+    check: Callable[[], None] = lambda: None
+
+    def plan(self) -> ExpirePlan:
+        """Plan it; reads only.
+
+        Raises:
+            WarehouseError: There is no warehouse, or it cannot be read.
+        """
+        self._repo.require_backup()
+        return self._planner().plan()
+
+    def run(self) -> ExpireResult:
+        """Plan it again under the lock of those that put files together, and do it.
+
+        Raises:
+            StoredDataError: The plan has a blocker; nothing was changed then. Or a point would
+                restore worse than before (PointHarmedError): then the windows of one topic are as
+                they were, and all other work is done.
+            WarehouseLockedError: Another run works on the application for too long.
+        """
+        began = time.monotonic()
+        with self._repo.lock(Lock.MERGE, purpose=self._purpose, wait_s=self._wait_s):
+            plan = self.plan()
+            plan.require_allowed()
+            self._drop_points(plan)
+            topics = self._merge_windows()
+        return ExpireResult(plan, tuple(topics), time.monotonic() - began)
+
+    def _planner(self) -> _Planner:
+        now_ms = time.time_ns() // 1_000_000 if self.now_ms is None else self.now_ms
+        return _Planner(self.settings, now_ms)
 
     @property
     def _id(self) -> str:
@@ -853,18 +766,28 @@ class _Run:
         return self.settings.warehouse.records(self._id)
 
     @property
-    def _ledger(self) -> Ledger:
-        return Ledger(self.settings.warehouse, self._id)
+    def _repo(self) -> Repository:
+        return Repository.open(self.settings)
 
-    def drop_points(self, plan: ExpirePlan) -> None:
+    def _writing(self, lock: Lock) -> AbstractContextManager[LockHandle]:
+        return self._repo.writing(lock, purpose=self._purpose, wait_s=self._wait_s)
+
+    @property
+    def _purpose(self) -> str:
+        return f"expire run {self.run_id}"
+
+    @property
+    def _wait_s(self) -> float:
+        return self.settings.backup.lock_wait_seconds
+
+    def _drop_points(self, plan: ExpirePlan) -> None:
         """Take the points that go from every list, and the snapshots that were made at them."""
-        settings = self.settings
-        with self._ledger.locked(f"expire run {self.run_id}", settings.backup.lock_wait_s) as lock:
+        with self._writing(Lock.APPLICATION) as lock:
             # Else they would count again once their window is part of another.
             drop_superseded(
-                self._ledger,
+                self._repo,
                 self._records,
-                self._ledger.closed_with_increments(),
+                self._repo.ledger.closed_with_increments(),
                 writer=lock,
                 provenance=self._provenance,
             )
@@ -872,22 +795,16 @@ class _Run:
             self._drop_snapshots(plan.snapshots, lock)
         if not plan.going:
             return
-        with points_locked(
-            settings.warehouse,
-            self._id,
-            purpose=f"expire run {self.run_id}",
-            wait_s=settings.backup.lock_wait_s,
-        ) as lock:
+        with self._writing(Lock.RECORDER) as lock:
             # A restore may have begun, or a point been pinned, since the plan was made.
-            again = _planner(settings, self.now_ms).going()
+            again = self._planner().going()
             going = {id_: at_ms for id_, at_ms in plan.going.items() if id_ in again}
-            RecoveryPointTable(settings.warehouse).expire(self._id, going, writer=lock)
-            RecoveryPointTable(settings.warehouse).tidy()
+            self._repo.points.drop(going, writer=lock)
+            self._repo.points.tidy()
         self.log(f"{len(going):,} recovery points of {self._id} expired.")
 
     def _drop_snapshots(self, snapshots: Sequence[Snapshot], lock: LockHandle) -> None:
-        SnapshotsTable(self.settings.warehouse).fence(self._id, lock)
-        SnapshotsTable(self.settings.warehouse).drop(snapshots, writer=lock)
+        self._repo.snapshots.drop(snapshots, writer=lock)
         by_store: dict[str, list[Snapshot]] = defaultdict(list)
         for snapshot in snapshots:
             by_store[snapshot.store].append(snapshot)
@@ -904,18 +821,18 @@ class _Run:
 
     @property
     def _is_read(self) -> bool:
-        return bool(RestoresTable(self.settings.warehouse).writing(self._id))
+        return bool(self._repo.restores.writing())
 
     @property
     def _provenance(self) -> dict[str, object]:
         return {"run_id": self.run_id, "application_id": self._id, "expire": True}
 
-    def put_together(self) -> list[TopicResult]:
+    def _merge_windows(self) -> list[TopicResult]:
         """Topic by topic, so that a run that is stopped has done a part of it.
 
         Between all points that are there now, whatever was planned: what is listed is restorable.
         """
-        changes = _planner(self.settings, self.now_ms).changes()
+        changes = self._planner().changes()
         done: list[TopicResult] = []
         left_out: list[PointHarmedError] = []
         for lot in _lots(changes):
@@ -924,9 +841,7 @@ class _Run:
             except PointHarmedError as error:
                 self.log(f"{error}")
                 left_out.append(error)
-        with self._ledger.locked(
-            f"expire run {self.run_id}", self.settings.backup.lock_wait_s
-        ) as lock:
+        with self._writing(Lock.APPLICATION) as lock:
             self._remove_leftovers(lock)
             tidy_records(self._records, keep_files=self._is_read)
         if left_out:
@@ -935,13 +850,12 @@ class _Run:
 
     def _needs(self, topic: str) -> tuple[list[RecoveryPoint], TopicNeeds]:
         """All points that are there now as far as the topic goes, and what they need of it."""
-        points = RecoveryPointTable(self.settings.warehouse).of_topic(self._id, topic)
+        points = self._repo.points.of_topic(topic)
         declared = next(one.roles for one in self.settings.topics if one.name == topic)
-        keep = self.settings.keep
         needs = TopicNeeds.of(
             points,
             roles_of(declared, points),
-            whole_logs=keep is not None and keep.whole_logs,
+            whole_logs=policy_of(self.settings).keeps_whole_logs,
         )
         return points, needs
 
@@ -959,33 +873,28 @@ class _Run:
             )
             for change in changes
         ]
-        with ExitStack() as stack:
-            with uncommitted(self._records) as folder:
-                files = self._write(works, folder)
-                contents = contents_of(self._records, files)
-                lock = stack.enter_context(
-                    self._ledger.locked(
-                        f"expire run {self.run_id}", self.settings.backup.lock_wait_s
-                    )
-                )
-                self._require_unchanged(topic, entries)
-            new = {(change.window.key, topic) for change in changes}
-            version = self._commit_records(lock, new, files)
-            rows = [work.rows(contents, version, self.run_id) for work in works]
+        new = {(change.window.key, topic) for change in changes}
+        with (
+            merge(
+                self._records,
+                [one for work in works for one in work.pieces],
+                {id_: keep for work in works for id_, keep in work.keep.items()},
+                parts=new,
+                settings=self.settings.backup,
+                check=self.check,
+                writing=lambda: self._writing(Lock.APPLICATION),
+                require_unchanged=lambda: self._require_unchanged(topic, entries),
+                provenance=self._provenance,
+            ) as merged,
             # No point comes between the look at all of them and the change of the ledger.
-            points = stack.enter_context(
-                points_locked(
-                    self.settings.warehouse,
-                    self._id,
-                    purpose=f"expire run {self.run_id}",
-                    wait_s=self.settings.backup.lock_wait_s,
-                )
-            )
+            self._writing(Lock.RECORDER) as points,
+        ):
+            rows = [[_row(one, merged, self.run_id) for one in work.pieces] for work in works]
             every_row = [row for of_work in rows for row in of_work]
             self._require_as_before(topic, works, every_row)
             points.require_held()
-            self._ledger.put_together(every_row, {topic: windows}, writer=lock)
-            self._commit_records(lock, {(window.key, topic) for window in windows} - new)
+            self._repo.ledger.put_together(every_row, {topic: windows}, writer=merged.lock)
+            self._drop_records(merged.lock, {(window.key, topic) for window in windows} - new)
         return [self._told(one, of_one) for one, of_one in zip(changes, rows, strict=True)]
 
     def _told(self, change: TopicChange, rows: Sequence[LedgerEntry]) -> TopicResult:
@@ -1009,39 +918,20 @@ class _Run:
         self, topic: str, windows: Iterable[Window]
     ) -> dict[Window, tuple[LedgerEntry, ...]]:
         found: dict[Window, list[LedgerEntry]] = defaultdict(list)
-        for entry in self._ledger.entries(windows={w.key for w in windows}, topics={topic}):
+        for entry in self._repo.ledger.entries(windows={w.key for w in windows}, topics={topic}):
             found[entry.result.plan.window].append(entry)
         return {window: tuple(of_it) for window, of_it in found.items()}
 
-    def _commit_records(
-        self, lock: LockHandle, parts: Set[tuple[str, str]], files: Sequence[NewFile] = ()
-    ) -> int | None:
-        """Put files in place of those of these windows (keys) and topics."""
-        return commit(
+    def _drop_records(self, lock: LockHandle, parts: Set[tuple[str, str]]) -> None:
+        """Take the files of these windows (keys) and topics away."""
+        commit(
             self._records,
             ensure_records(self._records),
-            files,
+            [],
             writer=lock,
             replaces=[{"window": key, "topic": topic} for key, topic in sorted(parts)],
             provenance=self._provenance,
         )
-
-    def _write(self, works: Sequence[_Work], folder: StorePath) -> list[NewFile]:
-        from spark_resources.data_files import NewFolder
-        from spark_resources.span_tasks import run_here
-
-        backup = self.settings.backup
-        new = NewFolder(folder, backup.compression, backup.compression_level)
-        tasks = [
-            replace(task, keeps=work.keeps.get(task.partition))
-            for work in works
-            if work.change.what is not Change.DROP
-            for task in fold_tasks(self._records, work.pieces, new)
-        ]
-        if not tasks:
-            return []
-        done = run_here(tasks, self.check, at_a_time=backup.tasks or _AT_ONCE)
-        return [NewFile.told(folder, row) for one in done for row in one.rows]
 
     def _require_unchanged(
         self, topic: str, entries: Mapping[Window, tuple[LedgerEntry, ...]]
@@ -1050,8 +940,8 @@ class _Run:
         if self._entries(topic, entries) != entries or self._is_read:
             raise StoredDataError(
                 subject=f"The backup of {topic}",
-                problem="was changed by another run while its windows were put together, or a"
-                " restore has begun to read it",
+                problem="was changed by another run while its windows were merged, or a restore has"
+                " started to read it",
                 remedy="Nothing was changed. Run expire again when that has ended.",
             )
 
@@ -1069,14 +959,14 @@ class _Run:
             if partition is not None:
                 raise PointHarmedError(
                     subject=f"The backup of {partition}",
-                    problem=f"has records in {work.change.window.key} that a recovery point needs"
-                    " which was taken while they were put together",
+                    problem=f"has records in {work.change.window.key} that a recovery point needs,"
+                    " which was taken while they were merged",
                     remedy="Nothing of the topic was changed. Run expire again.",
                 )
-        contents = Contents.of(self.settings)
+        contents = Repository.open(self.settings).reading(self.settings)
         keys = {window.key for work in works for window in work.change.windows}
-        spans = [s for s in self._ledger.stored_spans({topic}) if s.window.key not in keys]
-        after = contents.with_spans(topic, [*spans, *self._ledger.as_spans(rows)])
+        spans = [s for s in self._repo.ledger.stored_spans({topic}) if s.window.key not in keys]
+        after = contents.with_spans(topic, [*spans, *self._repo.ledger.as_spans(rows)])
         statuses = {one.id: one for one in after.statuses(points)}
         # Nothing is better than exact, so that the others alone may have been better before.
         others = [point for point in points if statuses[point.id].gives is not Restores.EXACT]
@@ -1093,9 +983,9 @@ class _Run:
 
     def _remove_leftovers(self, lock: LockHandle) -> None:
         """Files of windows that the ledger has put together, left by a run that was killed."""
-        gone = leftovers(self._ledger, self._records)
+        gone = leftovers(self._repo)
         if gone:
-            self._commit_records(lock, gone)
+            self._drop_records(lock, gone)
 
 
 def _lots(changes: Iterable[TopicChange]) -> Iterator[list[TopicChange]]:
@@ -1115,25 +1005,24 @@ def _lots(changes: Iterable[TopicChange]) -> Iterator[list[TopicChange]]:
         yield lot
 
 
-def leftovers(ledger: Ledger, records: StorePath) -> set[tuple[str, str]]:
+def leftovers(repo: Repository) -> set[tuple[str, str]]:
     """Windows (keys) and topics of files that no row of the ledger has any more.
 
     Those that `expire` has put together, and what it wrote without getting to the ledger.
     """
-    known = ledger.keys()
-    folded = [(key, topic) for key, topic in known if FOLDED in key]
+    known = repo.ledger.keys()
+    merged = [(topic, one) for (_, topic), one in known.items() if one.kind is SpanKind.MERGED]
     found: set[tuple[str, str]] = set()
-    actions = file_actions(records).select(["window", "topic"]).group_by(["window", "topic"])
+    actions = repo.ledger.file_actions().select(["window", "topic"])
+    actions = actions.group_by(["window", "topic"])
     for row in actions.aggregate([]).to_pylist():
         key, topic = row["window"], row["topic"]
-        window = key.partition(INCREMENT)[0]
         if (key, topic) in known:
             continue
-        if FOLDED in key or any(
-            topic == other and first <= window <= last
-            for other, first, last in (
-                (topic_of, *of_folded.split(FOLDED)) for of_folded, topic_of in folded
-            )
+        span = SpanKey.of(key)
+        if span.kind is SpanKind.MERGED or any(
+            topic == other and one.first_window <= span.first_window <= one.last_window
+            for other, one in merged
         ):
             found.add((key, topic))
     return found

@@ -14,35 +14,18 @@ import pyarrow.compute as pc
 
 from kstreams_assets.checks import Severity
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import NewerLayoutError
+from kstreams_assets.model.chains import StoredSpan, chains_of
+from kstreams_assets.model.damage import MOST_POINTS, Damage, DamageKind, Head
+from kstreams_assets.model.numbered import distinct, numbered_spans
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import window_of
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import snapshot_damage
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import subfolders
-from kstreams_assets.upkeep.contents import MAKE_AGAIN, unsound_points
+from kstreams_assets.upkeep.contents import unsound_points
 from kstreams_assets.upkeep.expire import leftovers
-from kstreams_assets.warehouse.chain import Head
-from kstreams_assets.warehouse.ledger import (
-    INCREMENT,
-    Ledger,
-    StoredSpan,
-    chains_of,
-    ledger_version,
-)
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import (
-    distinct,
-    file_actions,
-    numbered_spans,
-    records_version,
-)
-from kstreams_assets.warehouse.table import table_version
-from kstreams_assets.warehouse.verifications import (
-    MOST_POINTS,
-    Damage,
-    DamageKind,
-    damaged_tables,
-)
 
 _NEWEST_POINTS: Final = 100
 """Of so many the rows are read in a quick look; a full one reads them all."""
@@ -69,8 +52,8 @@ def quick_damages(
     Raises:
         NewerLayoutError: A newer release wrote something.
     """
-    found = damaged_tables(settings.warehouse, seen, public_key=public_key)
-    known = {one.place.partition("/")[0] for one in found}
+    found = Repository.open(settings).control_tables.damaged(seen, public_key=public_key)
+    known = {one.table for one in found}
     for part, needs, place in _PARTS:
         try:
             found += part(settings)
@@ -89,25 +72,13 @@ def quick_damages(
 
 def _files(settings: ApplicationSettings) -> Iterator[Damage]:
     """Spans whose files are not those that the ledger notes."""
-    application_id = settings.application_id
-    for span in Ledger(settings.warehouse, application_id).damaged(look_s=math.inf):
-        yield Damage(
-            DamageKind.FILE,
-            f"records/{application_id}",
-            span.problem,
-            "",
-            window=span.window.partition(INCREMENT)[0],
-            topic=span.topic,
-            partition=span.partition,
-            topic_id=span.topic_id,
-            start=span.start,
-            end=span.end,
-        )
+    for span in Repository.open(settings).ledger.damaged(look_s=math.inf):
+        yield replace(span, place=span.table, window=window_of(span.window or ""))
 
 
 def _rows(settings: ApplicationSettings) -> list[Damage]:
     """Rows of the ledger that come twice or are gone, and spans that leave offsets out."""
-    ledger = Ledger(settings.warehouse, settings.application_id)
+    ledger = Repository.open(settings).ledger
     rows = ledger.all_span_rows([*_SPAN, "start", "end", "written", "delta_version"])
     unknown = list(_unknown_files(settings, rows))
     found = [*_doubles(rows), *unknown, *_behind(settings, rows)]
@@ -182,18 +153,19 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
 
     A backup that is at work, or was stopped, has committed records and not yet its rows.
     """
-    actions = file_actions(settings.warehouse.records(settings.application_id))
+    repo = Repository.open(settings)
+    actions = repo.ledger.file_actions()
     if actions.num_rows == 0:
         return
     numbers, of_files = numbered_spans(rows, actions)
     lacking = actions.filter(pa.array(~np.isin(of_files, numbers)))
     if lacking.num_rows == 0:
         return
-    ledger = Ledger(settings.warehouse, settings.application_id)
     # Increments stay for a moment, or until the next run, when their window has its rows.
-    _, noted = numbered_spans(ledger.noted_files(), lacking)
+    expected = repo.ledger.expected_files(superseded=True)
+    _, noted = numbered_spans(expected.of_spans(["window", "topic", "partition"]), lacking)
     lacking = lacking.filter(pa.array(noted < 0))
-    left = leftovers(ledger, settings.warehouse.records(settings.application_id))
+    left = leftovers(repo)
     with_rows = {*zip(rows["window"].to_pylist(), rows["topic"].to_pylist(), strict=True)}
     ends: dict[str, int] = {}
     for topic, number, end in zip(
@@ -216,7 +188,7 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
                 severity=Severity.WARN,
             )
             continue
-        window = row["window"].partition(INCREMENT)[0]
+        window = window_of(row["window"])
         later = ends.get(f"{row['topic']}-{row['partition']}", 0) > row["last_max"]
         certain = later or (row["window"], row["topic"]) in with_rows
         what = f"the records table has {row['first_count']} file(s) of it that the ledger has not"
@@ -235,7 +207,7 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
 
 def _behind(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Damage]:
     """The records table has lost commits that rows of the ledger tell of."""
-    version = records_version(settings.warehouse.records(settings.application_id))
+    version = Repository.open(settings).ledger.records_version()
     noted = pc.call_function("max", [rows["delta_version"]]).as_py()
     if noted is not None and noted > version:
         yield Damage(
@@ -261,7 +233,7 @@ def _of_row(
         "windows",
         problem,
         remedy,
-        window=row["window"].partition(INCREMENT)[0],
+        window=window_of(row["window"]),
         topic=row["topic"],
         partition=row["partition"],
         topic_id=row["topic_id"],
@@ -273,9 +245,9 @@ def _of_row(
 
 def _points(settings: ApplicationSettings) -> list[Damage]:
     """Rows of the newest points, their numbers, and tables that are older than they."""
-    warehouse, application_id = settings.warehouse, settings.application_id
+    repo = Repository.open(settings)
     # Before the tables they tell of, which only grow.
-    points = RecoveryPointTable(warehouse).versions(application_id)
+    points = repo.points.versions()
     found = unsound_points(settings, newest=_NEWEST_POINTS)
     by_number: dict[int, list[str]] = defaultdict(list)
     for point in points:
@@ -296,7 +268,7 @@ def _points(settings: ApplicationSettings) -> list[Damage]:
     for name, version, noted in (
         (
             "windows",
-            ledger_version(warehouse),
+            repo.ledger.version(),
             max(
                 ((p.ledger_version, p.id) for p in points if p.ledger_version is not None),
                 default=None,
@@ -304,7 +276,7 @@ def _points(settings: ApplicationSettings) -> list[Damage]:
         ),
         (
             "recovery_point_records",
-            table_version(warehouse.control("recovery_point_records")),
+            repo.saved_records.version(),
             max(
                 ((p.saved_version, p.id) for p in points if p.saved_version is not None),
                 default=None,
@@ -321,51 +293,38 @@ def _points(settings: ApplicationSettings) -> list[Damage]:
                     f"{_FROM_COPY}.",
                 )
             )
-    if not points and ledger_version(warehouse) >= 0:
-        ledger = Ledger(warehouse, application_id)
-        if ledger.closing_point_ids():
-            found.append(
-                Damage(
-                    DamageKind.TABLE,
-                    "recovery_points",
-                    "the ledger names recovery points, and there is none",
-                    f"{_FROM_COPY}.",
-                )
+    if not points and repo.ledger.version() >= 0 and repo.ledger.closing_point_ids():
+        found.append(
+            Damage(
+                DamageKind.TABLE,
+                "recovery_points",
+                "the ledger names recovery points, and there is none",
+                f"{_FROM_COPY}.",
             )
+        )
     return found
 
 
 def _snapshots(settings: ApplicationSettings) -> list[Damage]:
-    application_id = settings.application_id
-    table = SnapshotsTable(settings.warehouse)
-    snapshots = table.of(application_id)
-    problems = [(snapshot, problem) for snapshot, problem in table.damaged(application_id)]
-    problems += [
-        (snapshot, f"its row says {snapshot.rows:,} rows, its files were written with {written:,}")
+    table = Repository.open(settings).snapshots
+    snapshots = table.of()
+    found = table.damaged()
+    found += [
+        snapshot_damage(
+            settings.warehouse.ktable(settings.application_id, snapshot.store),
+            snapshot.window.key,
+            snapshot.topic,
+            f"its row says {snapshot.rows:,} rows, its files were written with {written:,}",
+        )
         for snapshot in snapshots
         if snapshot.written
         and (written := sum(file.records for file in snapshot.written)) != snapshot.rows
     ]
-    found = [
-        Damage(
-            DamageKind.SNAPSHOT,
-            f"ktables/{application_id}/{snapshot.store}",
-            problem,
-            MAKE_AGAIN.format(window=snapshot.window.key),
-            window=snapshot.window.key,
-            topic=snapshot.topic,
-            store=snapshot.store,
-        )
-        for snapshot, problem in problems
-    ]
     stores = {
-        path.name for path in subfolders(settings.warehouse.root / "ktables" / application_id)
+        path.name
+        for path in subfolders(settings.warehouse.root / "ktables" / settings.application_id)
     }
-    if (
-        stores
-        and not snapshots
-        and table_version(settings.warehouse.control("ktable_snapshots")) < 0
-    ):
+    if stores and not snapshots and table.version() < 0:
         found.append(
             Damage(
                 DamageKind.TABLE,
@@ -398,14 +357,12 @@ def points_taken_away(settings: ApplicationSettings, damages: Sequence[Damage]) 
     asked = [one for one in damages if one.kind not in _NO_POINT]
     if not asked:
         return list(damages)
-    table = RecoveryPointTable(settings.warehouse)
+    table = Repository.open(settings).points
     lost: dict[tuple[object, ...], list[str]] = {one.identity: [] for one in asked}
     try:
-        ids = [instant.id for instant in reversed(table.instants(settings.application_id))]
+        ids = [instant.id for instant in reversed(table.instants())]
         for begin in range(0, len(ids), _BATCH):
-            batch = table.load(
-                settings.application_id, ids[begin : begin + _BATCH], damaged_too=True
-            )
+            batch = table.load(ids[begin : begin + _BATCH], damaged_too=True)
             for point in reversed(batch):
                 for one in asked:
                     if _needs(point, one):
@@ -424,11 +381,11 @@ def _needs(point: RecoveryPoint, damage: Damage) -> bool:
     if damage.topic is None or damage.partition is None:
         if damage.kind is DamageKind.WAREHOUSE:
             return False
-        table = damage.place.partition("/")[0]
+        table = damage.table
         if table == "recovery_point_records":
             return any(cut.saved_from is not None for cut in point.partitions)
-        return table in _ALL_POINTS or table == "records"
-    start, end = damage.start or 0, damage.end or 0
+        return table in _ALL_POINTS or table.startswith("records/")
+    start, end = damage.offsets.start, damage.offsets.end
     for cut in point.partitions:
         if (cut.topic, cut.partition) != (damage.topic, damage.partition):
             continue
@@ -442,16 +399,10 @@ def _needs(point: RecoveryPoint, damage: Damage) -> bool:
 
 def with_remedies(settings: ApplicationSettings, damages: Sequence[Damage]) -> list[Damage]:
     """The damages with what to do about spans: read again, a second copy, an older point."""
-    wanted = [one for one in damages if not one.remedy and one.window is not None]
-    if not wanted:
+    if not any(one.kind is DamageKind.FILE for one in damages):
         return list(damages)
     try:
-        ids = [
-            instant.id
-            for instant in reversed(
-                RecoveryPointTable(settings.warehouse).instants(settings.application_id)
-            )
-        ]
+        ids = [instant.id for instant in reversed(Repository.open(settings).points.instants())]
     except KStreamsAssetsError:
         ids = []
     taken = {point for one in damages for point in one.points}
@@ -469,7 +420,7 @@ def with_remedies(settings: ApplicationSettings, damages: Sequence[Damage]) -> l
             f" kstreams-assets backup --window {one.window}), or take the file from a second copy;"
             f" else {else_}.",
         )
-        if not one.remedy and one.window is not None
+        if one.kind is DamageKind.FILE
         else one
         for one in damages
     ]

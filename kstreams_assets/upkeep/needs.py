@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from kstreams_assets.app.model import TopicRoles
+from kstreams_assets.model.point import PartitionCut, PartitionLife, RecoveryPoint
 from kstreams_assets.offsets import OffsetRange, RangeSet
-from kstreams_assets.warehouse.point import PartitionCut, PartitionLife, RecoveryPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,9 @@ class TopicNeeds:
         undecided: defaultdict[PartitionLife, set[OffsetRange]] = defaultdict(set)
         having: defaultdict[PartitionLife, int] = defaultdict(int)
         for number, point in enumerate(ordered):
-            committed = {offset.partition: offset.offset for offset in point.group_offsets}
             for cut in point.partitions:
                 life = cut.life
-                whole_from = _whole_from(cut, roles, committed.get(cut.partition), whole_logs)
+                whole_from = _whole_from(cut, roles, point.group.offset_in(cut), whole_logs)
                 if untouched is not None:
                     whole_from = min(whole_from, untouched(life, point.effective_at_ms))
                 pairs[life].add((whole_from, cut.end))

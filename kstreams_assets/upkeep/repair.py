@@ -5,47 +5,45 @@ Nothing is repaired silently, and nothing is lost by it: each damaged file is ke
 """
 
 import json
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from kstreams_assets.app.model import AppTopic
-from kstreams_assets.backup.fold import damaged_entries
-from kstreams_assets.backup.run import back_up, read_increments_again
+from kstreams_assets.backup.merge import damaged_entries
+from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.copy_mark import copy_mark
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.ktables.run import make_snapshots
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import content_problem
+from kstreams_assets.layout import MARKER
 from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.model.damage import DAMAGE, Damage, DamageKind
+from kstreams_assets.model.data_files import By, ExpectedFile
+from kstreams_assets.model.files import digest_in
+from kstreams_assets.model.recordings import LedgerEntry
+from kstreams_assets.model.spans import Window
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.public_form import Form, Value
+from kstreams_assets.repository.expected_files import expected_files_of
+from kstreams_assets.repository.inspection import inspect
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.store import (
-    ObjectPath,
     StorePath,
     disk_name,
     duplicate,
     file_digest,
     make_durable,
-    put_file,
-    put_text,
+    store_at,
 )
+from kstreams_assets.store.failures import storage_failures
 from kstreams_assets.texts import iso_time
-from kstreams_assets.upkeep.contents import noted_files
 from kstreams_assets.upkeep.copy import SourceFileError, copy_file
-from kstreams_assets.upkeep.reading import NotedFile
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.chain import digest_in, table_problems
-from kstreams_assets.warehouse.ledger import INCREMENT, Ledger, LedgerEntry
-from kstreams_assets.warehouse.spans import Window
-from kstreams_assets.warehouse.table import MARKER, storage_failures
-from kstreams_assets.warehouse.verifications import Damage, DamageKind
+from kstreams_assets.upkeep.public import VERIFICATION
+from kstreams_assets.upkeep.verify import Verification, VerifyJob
 from spark_resources.work import Spark
-
-_log = logging.getLogger(__name__)
 
 DAMAGED: Final = "_damaged"
 """The folder of the warehouse in which damaged files are kept."""
@@ -84,64 +82,64 @@ class Repair:
         told += "" if self.digest is None else f", SHA-256 {self.digest}"
         return told + ("." if self.kept is None else f"; the damaged file is kept as {self.kept}.")
 
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        told = {name: value for name, value in asdict(self).items() if name != "damage" and value}
-        return {"repaired": self.is_done, "damage": self.damage.document(), **told}
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What became of each damage that was found, and what is found after that."""
+
+    repairs: tuple[Repair, ...]
+    verification: Verification
 
 
-def repair(
-    settings: ApplicationSettings,
-    damages: Iterable[Damage],
-    *,
-    copy: StorePath | None,
-    spark: Spark,
-    run_id: str,
-    log: Callable[[str], None] = _log.info,
-) -> tuple[Repair, ...]:
-    """Repair what was found damaged, as far as it can be; what became of each.
+@dataclass(frozen=True, slots=True)
+class RepairJob:
+    """Repairs what a look finds damaged, as far as it can be.
 
     A file is taken from the copy if it has the digest that was noted of the damaged one. Else its
     window is read again from Kafka, a snapshot made again from the backups.
 
     Args:
-        settings: The application.
-        damages: What `verify` has found.
+        look: What is looked at, before and after; the id of its run is noted with what is written
+            anew, and only what is found after repairs is accepted as lost.
         copy: A second copy of the warehouse.
         spark: Where windows are read again, if need be.
-        run_id: Is noted with what is written anew.
-        log: Takes a line on each.
-
-    Raises:
-        ConfigurationError: The warehouse is itself a copy.
-        WarehouseError: The copy is not to be used, or the warehouse cannot be written.
     """
-    if copy_mark(settings.warehouse.root) is not None:
-        raise ConfigurationError(
-            f"{settings.warehouse.root} is a copy, which only kstreams-assets copy writes.",
-            remedy="Run kstreams-assets copy: it copies again what is missing or has another size."
-            " Remove a damaged file of the copy first.",
-        )
-    if copy is not None:
-        copy_mark(copy)  # refuses an unfinished one
-    run = _Repairs(settings, copy, spark, run_id, log)
-    return run.made(list(damages))
+
+    look: VerifyJob
+    copy: StorePath | None
+    spark: Spark
+
+    def run(self) -> Repaired:
+        """Look, repair what is damaged, and look again.
+
+        Raises:
+            ConfigurationError: The warehouse is itself a copy.
+            WarehouseError: The copy is not to be used, or the warehouse cannot be written.
+        """
+        found = replace(self.look, accept="").run()
+        if not found.damages:
+            return Repaired((), found)
+        root = self.look.settings.warehouse.root
+        if copy_mark(root) is not None:
+            raise ConfigurationError(
+                f"{root} is a copy, which only kstreams-assets copy writes.",
+                remedy="Run kstreams-assets copy: it copies again what is missing or has another"
+                " size. Remove a damaged file of the copy first.",
+            )
+        if self.copy is not None:
+            copy_mark(self.copy)  # refuses an unfinished one
+        repairs = _Repairs(self).made(found.damages)
+        return Repaired(repairs, self.look.run())
 
 
 class _Repairs:
     """What is known while it is repaired."""
 
-    def __init__(
-        self,
-        settings: ApplicationSettings,
-        copy: StorePath | None,
-        spark: Spark,
-        run_id: str,
-        log: Callable[[str], None],
-    ) -> None:
-        self._settings, self._copy, self._spark = settings, copy, spark
-        self._run_id, self._log = run_id, log
-        self._root = settings.warehouse.root
+    def __init__(self, job: RepairJob) -> None:
+        self._settings, self._copy, self._spark = job.look.settings, job.copy, job.spark
+        self._run_id, self._log = job.look.run_id, job.look.log
+        self._root = self._settings.warehouse.root
+        self._repo = Repository.open(self._settings)
         self._done: list[Repair] = []
 
     def made(self, damages: Sequence[Damage]) -> tuple[Repair, ...]:
@@ -149,7 +147,7 @@ class _Repairs:
         for damage in damages:
             if damage.kind in (DamageKind.WAREHOUSE, DamageKind.TABLE):
                 self._note(self._of_table(damage))
-        noted = noted_files(self._settings)
+        files = self._expected()
         windows: dict[tuple[str, str], list[Damage]] = {}
         snapshots: dict[tuple[str, str], list[Damage]] = {}
         known: set[tuple[object, ...]] = set()
@@ -158,7 +156,7 @@ class _Repairs:
                 if _span(damage) in known:
                     continue  # a missing file is found by its name, and by whoever reads it
                 known.add(_span(damage))
-                if self._from_copy(damage, noted):
+                if self._from_copy(damage, files):
                     continue
                 if damage.kind is DamageKind.FILE:
                     key = (damage.window or "", damage.topic or "")
@@ -188,38 +186,30 @@ class _Repairs:
 
     # --- Files of records and snapshots -----------------------------------------------------------
 
-    def _from_copy(self, damage: Damage, noted: Sequence[NotedFile]) -> bool:
+    def _expected(self) -> list[ExpectedFile]:
+        return expected_files_of(self._settings.warehouse, self._settings.application_id)
+
+    def _from_copy(self, damage: Damage, files: Sequence[ExpectedFile]) -> bool:
         """Whether every file that is not as it was written was put back from the copy."""
         if self._copy is None:
             return False
-        bad = [
-            (file, problem)
-            for file in noted
-            if _is_of(file.damage, damage) and (problem := content_problem(file.path, file.digest))
-        ]
+        of_it = {file.place: file for file in files if _is_of(file, damage)}
+        bad = inspect([*of_it.values()], By.DIGEST)
         if not bad:
             return False  # what is wrong is no file, but what a log says of it
-        good = [self._source_of(file.path, file.digest) for file, _ in bad]
-        if any(one is None for one in good):
+        sources = [replace(of_it[one.place], table=self._copy / one.table) for one in bad]
+        if inspect(sources, By.DIGEST):
             return False
         with self._locked():
-            for (file, problem), source in zip(bad, good, strict=True):
-                assert source is not None  # noqa: S101 - see above
-                kept = self._replaced(file.path, source, file.size, file.digest, problem)
+            for one, source in zip(bad, sources, strict=True):
+                path = of_it[one.place].location
+                kept = self._replaced(
+                    path, source.location, source.size, source.digest, one.problem
+                )
                 self._note(
-                    Repair(damage, f"the copy ({source})", self._name(file.path), file.digest, kept)
+                    Repair(damage, f"the copy ({source.location})", one.place, source.digest, kept)
                 )
         return True
-
-    def _source_of(self, path: StorePath, digest: str) -> StorePath | None:
-        """The file of the copy, if it is the one that was written."""
-        if self._copy is None:
-            return None
-        source = self._copy / self._name(path)
-        with suppress(OSError):
-            if file_digest(source) == digest:
-                return source
-        return None
 
     def _name(self, path: StorePath) -> str:
         """A path below the warehouse."""
@@ -262,35 +252,35 @@ class _Repairs:
             "at": iso_time(time.time_ns() // 1_000_000),
             "run_id": self._run_id,
         }
-        put_text(self._root / f"{name}.json", json.dumps(facts, indent=1) + "\n")
+        store_at(self._root / f"{name}.json").put_text(json.dumps(facts, indent=1) + "\n")
         return name
 
     def _locked(self) -> Any:  # noqa: ANN401 (a context)
         settings = self._settings
-        return warehouse_lock(
-            settings.warehouse.lock_file(settings.application_id),
+        return self._repo.lock(
+            Lock.APPLICATION,
             purpose=f"repair {self._run_id}",
-            wait_s=settings.backup.lock_wait_s,
+            wait_s=settings.backup.lock_wait_seconds,
         )
 
     def _from_kafka(self, window: str, topic: str, damages: Sequence[Damage]) -> None:
         """Read a topic's part of a window again, if Kafka still has all that was backed up."""
         found, topics = self._window(window, topic), self._topics(topic)
         nowhere = "the copy has no good file of it" if self._copy else "no copy was given"
-        if found is None or not topics:
+        if found is None or found.is_merged or not topics:
             told = "its window is not closed yet" if topics else "its topic is not backed up now"
-            if "~" in window:
-                told = "it was put together from windows whose records Kafka no longer has"
+            if found is not None and found.is_merged:
+                told = "it was merged from windows whose records Kafka no longer has"
             self._not_repaired(damages, f"{nowhere}, and {told}")
             return
-        files = [f for f in noted_files(self._settings) if _is_any_of(f.damage, damages)]
+        files = [
+            file for file in self._expected() if any(_is_of(file, damage) for damage in damages)
+        ]
         kept: dict[str, str | None] = {}
+        told = f"Kafka (window {window} of {topic} is read again)"
         with storage_failures(self._root):
-            for file in files:
-                problem = content_problem(file.path, file.digest)
-                told = f"Kafka (window {window} of {topic} is read again)"
-                aside = self._kept(file.path, problem, told, None) if problem else None
-                kept[file.damage.place] = aside
+            for bad in inspect(files, By.DIGEST):
+                kept[bad.place] = self._kept(self._root / bad.place, bad.problem, told, None)
         try:
             self._read_again(found, topics)
         except KStreamsAssetsError as error:
@@ -305,68 +295,60 @@ class _Repairs:
                     [damage], f"{nowhere}, and Kafka does not have all of it any more: {problem}"
                 )
                 continue
-            aside = [kept[f.damage.place] for f in files if _is_of(f.damage, damage)]
+            aside = [kept.get(file.place) for file in files if _is_of(file, damage)]
             told = f"Kafka (window {window} was read again)"
             self._note(Repair(damage, told, kept=next((k for k in aside if k), None)))
 
     def _read_again(self, window: Window, topics: tuple[AppTopic, ...]) -> None:
-        settings, run_id = self._settings, self._run_id
-        if INCREMENT in window.key:
-            rows = self._increments(window.key.partition(INCREMENT)[0], topics[0].name)
+        settings = self._settings
+        job = BackupJob(settings, self._spark, self._run_id, topics)
+        if window.is_increment:
+            rows = self._increments(window.first_window, topics[0].name)
             path = settings.warehouse.records(settings.application_id)
             damaged = damaged_entries(path, rows)
-            read_increments_again(
-                settings, damaged, topics=topics, spark=self._spark, run_id=run_id
-            )
-            return
-        back_up(
-            settings,
-            [window],
-            topics=topics,
-            newest_closed=WindowCalendar(settings.windows).newest_closed(),
-            spark=self._spark,
-            run_id=run_id,
-        )
+            job.read_again(damaged)
+        else:
+            job.run([window])
 
     def _left(self, window: str, topic: str) -> dict[int | None, str]:
         """What is wrong with a topic's part of a window now, by partition."""
-        settings = self._settings
-        ledger = Ledger(settings.warehouse, settings.application_id)
+        ledger = self._repo.ledger
         rows = [] if ledger.of_windows([window]) else self._increments(window, topic)
         keys = {window, *(row.result.plan.window.key for row in rows)}
         left: dict[int | None, str] = {
             span.partition: span.problem for span in ledger.damaged([topic], windows=keys)
         }
-        for file in noted_files(settings):
-            about = file.damage
-            if (about.kind, about.window, about.topic) == (DamageKind.FILE, window, topic):
-                problem = content_problem(file.path, file.digest)
-                if problem:
-                    left.setdefault(about.partition, problem)
+        files = [
+            file
+            for file in self._expected()
+            if (file.kind, file.window, file.topic) == (DamageKind.FILE, window, topic)
+        ]
+        for bad in inspect(files, By.DIGEST):
+            left.setdefault(bad.partition, bad.problem)
         return left
 
     def _not_repaired(self, damages: Sequence[Damage], problem: str) -> None:
         self._note(*(Repair(d, None, problem=problem, remedy=d.remedy) for d in damages))
 
     def _window(self, key: str, topic: str) -> Window | None:
-        ledger = Ledger(self._settings.warehouse, self._settings.application_id)
+        ledger = self._repo.ledger
         entries = ledger.entries(windows=[key], topics=[topic])
         entries = entries or self._increments(key, topic)
-        return None if not entries or "~" in key else entries[0].result.plan.window
+        return entries[0].result.plan.window if entries else None
 
     def _increments(self, window: str, topic: str) -> list[LedgerEntry]:
         """Those of a window that is not closed yet."""
-        ledger = Ledger(self._settings.warehouse, self._settings.application_id)
+        ledger = self._repo.ledger
         rows = ledger.entries(topics=[topic], increments=True)
-        return [row for row in rows if row.result.plan.window.key.partition(INCREMENT)[0] == window]
+        return [row for row in rows if row.result.plan.window.first_window == window]
 
     def _topics(self, name: str) -> tuple[AppTopic, ...]:
         return tuple(topic for topic in self._settings.topics if topic.name == name)
 
     def _made_again(self, window: str, store: str, damages: Sequence[Damage]) -> None:
         """Make a snapshot again, from the backups."""
-        table = SnapshotsTable(self._settings.warehouse)
-        of_store = table.of(self._settings.application_id, stores=[store], windows=[window])
+        table = self._repo.snapshots
+        of_store = table.of(stores=[store], windows=[window])
         if not of_store:
             self._not_repaired(damages, "there is no such snapshot any more")
             return
@@ -393,8 +375,7 @@ class _Repairs:
         """Put a file of a control table, or of its log, back from the copy."""
         if self._copy is None:
             return Repair(damage, None, problem="no copy was given", remedy=damage.remedy)
-        place = damage.place
-        table, _, file = place.partition("/")
+        place, table, file = damage.place, damage.table, damage.file
         is_marker = place == MARKER
         if not file and not is_marker:
             return Repair(
@@ -412,27 +393,26 @@ class _Repairs:
         with self._table_locked(table, is_marker=is_marker):
             before = None if not path.is_file() else path.read_bytes()
             kept = self._replaced(path, source, size, found, damage.problem)
-            if not is_marker and any(p.file == file for p in self._problems(table)):
+            if not is_marker and any(p.place == place for p in self._problems(table)):
                 self._put_back(path, before)
-                problem = "with the copy's file the table is no better: it is left as it was"
+                problem = "the file of the copy did not repair the table; nothing was changed"
                 return Repair(damage, None, kept=kept, problem=problem, remedy=damage.remedy)
         return Repair(damage, f"the copy ({source})", place, found, kept)
 
-    def _problems(self, table: str) -> list[Any]:
-        with storage_failures(self._root):
-            return table_problems(self._root / table, table, read=True)
+    def _problems(self, table: str) -> list[Damage]:
+        return self._repo.control_tables.problems(table)
 
     def _put_back(self, path: StorePath, before: bytes | None) -> None:
         with storage_failures(self._root):
             if before is None:
                 path.unlink()
             else:
-                put_file(path, before)
+                store_at(path).put_file(before)
 
     @contextmanager
     def _table_locked(self, table: str, *, is_marker: bool) -> Iterator[None]:
         lock = self._root / ".locks" / "tables" / f"{table}.lock"
-        is_locked = not is_marker and not isinstance(self._root, ObjectPath)
+        is_locked = not is_marker and not store_at(self._root).is_conditional
         held = (
             warehouse_lock(lock, purpose=f"repair {self._run_id}", wait_s=_LOCK_WAIT_S)
             if is_locked
@@ -442,24 +422,25 @@ class _Repairs:
             yield
 
 
-def _is_of(file: Damage, damage: Damage) -> bool:
+def _is_of(file: ExpectedFile, damage: Damage) -> bool:
     """Whether what is noted of a file is of what was found damaged."""
     if file.kind is not damage.kind or file.window != damage.window:
         return False
     if damage.kind is DamageKind.SNAPSHOT:
         return file.store == damage.store
-    return (file.topic, file.partition, file.start) == (
-        damage.topic,
-        damage.partition,
-        damage.start,
-    )
+    return file.span == damage.span
 
 
 def _span(damage: Damage) -> tuple[object, ...]:
     """What is repaired as a whole."""
-    place = damage.partition, damage.start
-    return (damage.kind, damage.window, damage.topic, damage.store, *place)
+    return (damage.kind, damage.store, *damage.span)
 
 
-def _is_any_of(file: Damage, damages: Sequence[Damage]) -> bool:
-    return any(_is_of(file, damage) for damage in damages)
+REPAIR: Final = Form(
+    Repair,
+    Value("repaired", of="is_done"),
+    Value("damage", form=DAMAGE),
+    "source file digest kept problem remedy",
+    omits_empty=True,
+)
+REPAIRED: Final = Form(Repaired, *VERIFICATION.part("verification"), Value("repairs", form=REPAIR))

@@ -5,7 +5,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -20,18 +19,17 @@ from kstreams_assets.copy_mark import (
     reading_at,
 )
 from kstreams_assets.errors import ConfigurationError, WarehouseError
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import Warehouse, file_problem, path_in_table
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.store import (
-    ObjectPath,
-    StorePath,
-    put_text,
-    remove_tree,
-    subfolders,
-    sync_content,
-)
-from kstreams_assets.upkeep.copy import (
+from kstreams_assets.model.data_files import By, ExpectedFile
+from kstreams_assets.model.files import path_in_table
+from kstreams_assets.repository.delta_log import delta_table
+from kstreams_assets.repository.expected_files import expected_files
+from kstreams_assets.repository.inspection import inspect
+from kstreams_assets.repository.table import open_delta
+from kstreams_assets.store import StorePath, store_at, subfolders
+from kstreams_assets.store.failures import storage_failures
+from kstreams_assets.upkeep.copy_plan import (
     CHECKPOINT,
     COMMIT,
     COPYING,
@@ -40,8 +38,6 @@ from kstreams_assets.upkeep.copy import (
     tables_in,
     version_of,
 )
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.table import delta_table, open_delta, storage_failures
 
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
@@ -66,7 +62,7 @@ def _marked(place: StorePath) -> CopyMark:
     mark = copy_mark(place)
     if mark is None:
         raise ConfigurationError(
-            f"{place} is no copy of a warehouse.",
+            f"{place} is not a copy of a warehouse.",
             remedy="Look at the path. A copy has a file " + MARK + ".",
         )
     return mark
@@ -109,7 +105,7 @@ def promote(place: StorePath, *, applications: Collection[str] | None = None) ->
     if mark.points is not None:
         raise ConfigurationError(
             f"{place} holds only what recovery points {', '.join(mark.points)} need.",
-            remedy="Restore from it (--notes-in FOLDER); it cannot become a warehouse.",
+            remedy="Restore from it (--state-in FOLDER); it cannot become a warehouse.",
         )
     lock = place / ".locks" / "copy.lock"
     with warehouse_lock(lock, purpose="promote", wait_s=0, of_copy=True), storage_failures(place):
@@ -124,15 +120,14 @@ def promote(place: StorePath, *, applications: Collection[str] | None = None) ->
         for table in tables_in(place):
             if table in state.versions:
                 _forget_beyond(place / table / LOG, state.versions[table])
-                sync_content(place / table / LOG)
+                store_at(place / table / LOG).sync_content()
             else:
                 _set_aside(place, table)
-        if isinstance(place, Path):
-            remove_tree(place / COPYING)
+        store_at(place / COPYING).remove_tree()
         facts = {"source": mark.source, "kind": "what a copy was promoted from", **asdict(state)}
-        put_text(place / PROMOTED, json.dumps(facts, indent=1) + "\n")
+        store_at(place / PROMOTED).put_text(json.dumps(facts, indent=1) + "\n")
         (place / MARK).unlink()
-        sync_content(place)
+        store_at(place).sync_content()
         forget(place)
     return state
 
@@ -167,7 +162,7 @@ def _missing_applications(place: StorePath, mark: CopyMark) -> tuple[str, ...]:
     return tuple(
         app
         for app in absent
-        if mark.applications is not None or Ledger(Warehouse(place), app).noted_files().num_rows
+        if mark.applications is not None or expected_files(Warehouse(place), f"records/{app}")
     )
 
 
@@ -222,24 +217,28 @@ def _require_complete(
     place: StorePath, versions: Mapping[str, int], lacking: Collection[str]
 ) -> None:
     for table, version in versions.items():
-        for path, size in _files_at(place, table, version).items():
-            problem = file_problem(place / table / path, size)
-            if problem and f"{table}/{path}" not in lacking:
-                raise WarehouseError(
-                    path=place,
-                    reason=f"the copy is not complete: in {table}, {problem}",
-                    remedy="Run kstreams-assets copy again while the source is there. If it is"
-                    " lost, restore from the copy as it is (--notes-in FOLDER): only what"
-                    " needs this file is refused.",
-                )
+        files = [
+            ExpectedFile(place / table, path, size)
+            for path, size in _files_at(place, table, version).items()
+            if f"{table}/{path}" not in lacking
+        ]
+        for damage in inspect(files, By.LISTING):
+            raise WarehouseError(
+                path=place,
+                reason=f"the copy is not complete: in {table}, {damage.problem}",
+                remedy="Run kstreams-assets copy again while the source is there. If it is lost,"
+                " restore from the copy as it is (--state-in FOLDER): only what needs this file"
+                " is refused.",
+            )
 
 
 def _set_aside(place: StorePath, table: str) -> None:
     """Take a table away that a killed run has begun, and that no reader has seen."""
-    if isinstance(place, Path):
-        aside = place / UNPUBLISHED / str(time.time_ns()) / table
+    folder = store_at(place).on_disk
+    if folder is not None:
+        aside = folder / UNPUBLISHED / str(time.time_ns()) / table
         aside.parent.mkdir(parents=True, exist_ok=True)
-        (place / table).rename(aside)
+        (folder / table).rename(aside)
         return
     for path, _, _ in _below(place / table):
         path.unlink()
@@ -308,7 +307,7 @@ def prune(place: StorePath, *, now_ms: int | None = None) -> Pruned:
         for table in (name for name in tables_in(place) if name in mark.state.versions):
             kept = _files_at(place, table, base.versions.get(table)).keys()
             kept |= _files_at(place, table, mark.state.versions[table]).keys()
-            kept |= _noted_files(place, table, (base, mark.state))
+            kept |= _named_files(place, table, (base, mark.state))
             first = _first_log(place / table / LOG, base.versions.get(table))
             for path, bytes_, changed_ms in _below(place / table):
                 name = "/".join(path.parts[len((place / table).parts) :])
@@ -323,19 +322,12 @@ def prune(place: StorePath, *, now_ms: int | None = None) -> Pruned:
     return Pruned(files, size)
 
 
-def _noted_files(place: StorePath, table: str, states: Iterable[CopyState]) -> set[str]:
+def _named_files(place: StorePath, table: str, states: Iterable[CopyState]) -> set[str]:
     """Files that ledgers name: of these only a ledger can say that they are not needed."""
-    kind, _, rest = table.partition("/")
     found: set[str] = set()
     for state in states:
         with reading_at(place, state.versions):
-            if kind == "records":
-                files = Ledger(Warehouse(place), rest).noted_files()
-                found |= {path_in_table(path) for path in files["path"].to_pylist()}
-            elif kind == "ktables":
-                application, _, store = rest.partition("/")
-                snapshots = SnapshotsTable(Warehouse(place)).of(application, stores=[store])
-                found |= {path_in_table(file.path) for one in snapshots for file in one.written}
+            found |= {file.path for file in expected_files(Warehouse(place), table)}
     return found
 
 
@@ -349,11 +341,8 @@ def _first_log(log: StorePath, version: int | None) -> int:
 
 def _below(folder: StorePath) -> list[tuple[StorePath, int, int]]:
     """Every file with bytes and time of change (epoch milliseconds)."""
-    if isinstance(folder, ObjectPath):
-        return [(p, stat.st_size, stat.st_mtime_ns // 1_000_000) for p, stat in folder.below()]
-    found: list[tuple[StorePath, int, int]] = []
-    for path in folder.rglob("*"):
-        if path.is_file() and COPYING not in path.parts:
-            stat = path.stat()
-            found.append((path, stat.st_size, stat.st_mtime_ns // 1_000_000))
-    return found
+    return [
+        (path, size, changed_ns // 1_000_000)
+        for path, size, changed_ns in store_at(folder).files()
+        if COPYING not in path.parts
+    ]

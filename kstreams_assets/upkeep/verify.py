@@ -5,37 +5,38 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.errors import KStreamsAssetsError, WarehouseError
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.throttle import throttle as throttle_of
+from kstreams_assets.model.damage import (
+    DAMAGE,
+    Damage,
+    DamageKind,
+    Head,
+    StoredVerification,
+    VerificationKind,
+    heads_text,
+)
+from kstreams_assets.model.data_files import ExpectedFile
+from kstreams_assets.repository.expected_files import expected_files_of
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.table import newest_commit
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import store_time
+from kstreams_assets.store import store_at
 from kstreams_assets.texts import bytes_text
 from kstreams_assets.upkeep.contents import (
-    noted_files,
+    paying,
+    read_files,
     unsound_maps,
     unsound_points,
     unsound_records,
 )
 from kstreams_assets.upkeep.look import points_taken_away, quick_damages, with_remedies
-from kstreams_assets.upkeep.reading import NotedFile, problems_of
-from kstreams_assets.warehouse.chain import Head
-from kstreams_assets.warehouse.table import is_warehouse, newest_commit, require_backup
-from kstreams_assets.warehouse.verifications import (
-    Damage,
-    DamageKind,
-    StoredVerification,
-    VerificationKind,
-    VerificationsTable,
-    damaged_tables,
-    heads_of,
-    heads_text,
-)
 from spark_resources.work import Spark
 
 _log = logging.getLogger(__name__)
@@ -78,24 +79,11 @@ class Verification:
         return not self.errors
 
 
-def verify(
-    settings: ApplicationSettings,
-    *,
-    full: bool = False,
-    sample: float = 1.0,
-    bytes_per_s: int | None = None,
-    public_key: Path | None = None,
-    spark: Spark | None = None,
-    record: bool = True,
-    run_id: str = "",
-    settle_s: float | None = None,
-    accept: str = "",
-    log: Callable[[str], None] = _log.info,
-) -> Verification:
-    """Look at everything that the warehouse holds of an application; writes one row of a table.
+@dataclass(frozen=True, slots=True)
+class VerifyJob:
+    """Looks at everything that a warehouse holds of an application; writes one row of a table.
 
     Args:
-        settings: The application.
         full: Read contents as well.
         sample: Which share of the files of records and KTables a full one reads, in (0, 1]; those
             that were not read for longest, so that 1/sample runs read all.
@@ -108,17 +96,30 @@ def verify(
             at work is between two commits for a moment.
         accept: Why what is found counts as lost for good, from now on; empty: it does not.
         log: Takes lines on the progress.
-
-    Raises:
-        WarehouseError: There is no warehouse or it cannot be read.
-        NewerLayoutError: A newer release wrote it.
     """
-    pause = SETTLE_S if settle_s is None else settle_s
-    look = _Look(settings, full, sample, bytes_per_s, public_key, spark, pause, accept, log)
-    made = look.made()
-    if not record:
-        return made
-    return _recorded(settings, made, look.heads_after(made.damages), look.turn, run_id)
+
+    settings: ApplicationSettings
+    full: bool = False
+    sample: float = 1.0
+    bytes_per_s: int | None = None
+    public_key: Path | None = None
+    spark: Spark | None = None
+    record: bool = True
+    run_id: str = ""
+    settle_s: float | None = None
+    accept: str = ""
+    log: Callable[[str], None] = _log.info
+
+    def run(self) -> Verification:
+        """Look, and tell.
+
+        Raises:
+            WarehouseError: There is no warehouse or it cannot be read.
+            NewerLayoutError: A newer release wrote it.
+        """
+        look = _Look(self)
+        made = look.made()
+        return look.recorded(made) if self.record else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,9 @@ class _Turn:
     rounds: int = 1
     number: int = 0
 
-    def takes(self, file: NotedFile) -> bool:
+    def takes(self, file: ExpectedFile) -> bool:
         """Whether a file is in this part; it always is in the same."""
-        return zlib.crc32(str(file.path).encode()) % self.rounds == self.number
+        return zlib.crc32(f"{file.table}/{file.path}".encode()) % self.rounds == self.number
 
 
 def turn_of(before: Sequence[StoredVerification], sample: float) -> _Turn:
@@ -159,52 +160,38 @@ def covered_since(before: Sequence[StoredVerification], turn: _Turn, now_ms: int
 class _Look:
     """One verification while it is made."""
 
-    def __init__(
-        self,
-        settings: ApplicationSettings,
-        full: bool,
-        sample: float,
-        bytes_per_s: int | None,
-        public_key: Path | None,
-        spark: Spark | None,
-        settle_s: float,
-        accept: str,
-        log: Callable[[str], None],
-    ) -> None:
-        self._settings, self._full, self._sample = settings, full, sample if full else 0.0
-        self._public_key, self._spark = public_key, spark
-        self._settle_s, self._accept, self._log = settle_s, accept, log
-        self._throttle = throttle_of("verify", bytes_per_s, None, tasks=None)
+    def __init__(self, job: VerifyJob) -> None:
+        self._job, self._settings, self._log = job, job.settings, job.log
+        self._settle_s = SETTLE_S if job.settle_s is None else job.settle_s
+        self._throttle = throttle_of("verify", job.bytes_per_s, None, tasks=None)
+        self._repo = Repository.open(job.settings)
         self._require_there()
         self._began = time.monotonic()
         self._began_at_ms = time.time_ns() // 1_000_000
         self._before = self._earlier()
-        self.turn = turn_of(self._before, sample) if full else _Turn()
+        self._turn = turn_of(self._before, job.sample) if job.full else _Turn()
         newest = self._before[0] if self._before else None
         self._seen = None if newest is None else newest.seen_heads
         self._open = () if newest is None else newest.damages
         # Before anything is looked at: what is committed meanwhile is newer than this.
-        self._heads = heads_of(settings.warehouse)
+        self._heads = self._repo.control_tables.heads()
         self._files = self._bytes = 0
 
     def _require_there(self) -> None:
-        root = self._settings.warehouse.root
-        if not is_warehouse(root):
-            require_backup(self._settings.warehouse, self._settings.application_id)
+        if not self._repo.warehouse.exists:
+            self._repo.require_backup()
 
     def _earlier(self) -> list[StoredVerification]:
         try:
-            return VerificationsTable(self._settings.warehouse).all(self._settings.application_id)
+            return self._repo.verifications.all()
         except KStreamsAssetsError as error:
             self._log(f"Earlier verifications cannot be read: {error}")
             return []
 
-    def heads_after(self, damages: Sequence[Damage]) -> dict[str, Head]:
+    def _heads_after(self, damages: Sequence[Damage]) -> dict[str, Head]:
         """What the next look compares the tables with: of a damaged one what was seen before."""
         damaged = {
-            one.place.partition("/")[0]
-            for one in damages
-            if one.kind is DamageKind.TABLE and not one.accepted
+            one.table for one in damages if one.kind is DamageKind.TABLE and not one.accepted
         }
         seen = self._seen or {}
         return {**self._heads, **{name: seen[name] for name in damaged & seen.keys()}}
@@ -227,20 +214,20 @@ class _Look:
         told = self._accepted(with_remedies(settings, points_taken_away(settings, told)))
         more = len(first) - len(told)
         if more > 0:
-            self._log(f"{more:,} more damages are not told one by one.")
+            self._log(f"{more:,} more damages are not listed.")
         now_ms = self._began_at_ms
         covered = self._before[0].covered_since_ms if self._before else None
         return Verification(
             application_id=settings.application_id,
-            kind=VerificationKind.FULL if self._full else VerificationKind.QUICK,
-            sample=self._sample,
+            kind=VerificationKind.FULL if self._job.full else VerificationKind.QUICK,
+            sample=self._job.sample if self._job.full else 0.0,
             began_at_ms=now_ms,
             took_ms=round(1000 * (time.monotonic() - self._began)),
             files=self._files,
             bytes=self._bytes,
             damages=tuple(sorted(told, key=_order)),
-            covered_since_ms=covered_since(self._before, self.turn, now_ms)
-            if self._full
+            covered_since_ms=covered_since(self._before, self._turn, now_ms)
+            if self._job.full
             else covered,
         )
 
@@ -249,25 +236,27 @@ class _Look:
         known = {(one.identity, one.problem): one.accepted for one in self._open}
         return [
             one.given_up(reason)
-            if (reason := known.get((one.identity, one.problem)) or self._accept)
+            if (reason := known.get((one.identity, one.problem)) or self._job.accept)
             and one.severity is Severity.ERROR
             else one
             for one in found
         ]
 
     def _quick(self) -> list[Damage]:
-        return quick_damages(self._settings, self._seen, public_key=self._public_key)
+        return quick_damages(self._settings, self._seen, public_key=self._job.public_key)
 
     def _first_read(self) -> list[Damage]:
         """What only whoever reads contents sees; in a quick look, of what was found so before."""
-        return self._read([one for one in self._open if one.by_reading], everything=self._full)
+        return self._read([one for one in self._open if one.by_reading], everything=self._job.full)
 
     def _read(self, doubtful: Sequence[Damage], *, everything: bool) -> list[Damage]:
         settings, kinds = self._settings, {one.kind for one in doubtful}
         found: list[Damage] = []
         if everything or DamageKind.TABLE in kinds:
-            found += damaged_tables(
-                settings.warehouse, read=True, public_key=self._public_key, throttle=self._pay
+            found += self._repo.control_tables.damaged(
+                read=True,
+                public_key=self._job.public_key,
+                throttle=paying(self._throttle),
             )
         places = {one.place for one in doubtful if one.kind in _READ}
         found += self._of_files(places, everything=everything)
@@ -280,31 +269,26 @@ class _Look:
                 found += look(settings)
         return found
 
-    @property
-    def _pay(self) -> Callable[[int], None] | None:
-        limit = self._throttle
-        return None if limit is None else lambda size: limit.wait(size, 0)
-
     def _of_files(self, doubtful: Collection[str], *, everything: bool) -> list[Damage]:
         if not everything and not doubtful:
             return []
-        files = noted_files(self._settings)
+        files = expected_files_of(self._settings.warehouse, self._settings.application_id)
         wanted = [
             file
             for file in files
-            if (everything and self.turn.takes(file)) or file.damage.place in doubtful
+            if (everything and self._turn.takes(file)) or (doubtful and file.place in doubtful)
         ]
         size = sum(file.size for file in wanted)
         if everything:
             self._log(f"{len(wanted):,} of {len(files):,} files are read, {bytes_text(size)}.")
         began = time.monotonic()
-        bad = problems_of(wanted, throttle=self._throttle, spark=self._spark, log=self._log)
+        found = read_files(wanted, throttle=self._throttle, spark=self._job.spark, log=self._log)
         took_s = time.monotonic() - began
         if everything:
             self._files, self._bytes = len(wanted), size
             if took_s > 0:
                 self._log(f"Read in {took_s:.1f} s, {bytes_text(round(size / took_s))}/s.")
-        return [replace(file.damage, problem=problem) for file, problem in bad]
+        return found
 
     def _settled(
         self, found: list[Damage], look: Callable[[list[Damage]], list[Damage]]
@@ -318,6 +302,30 @@ class _Look:
             found = [one for one in found if one.identity in again]
         return found
 
+    def recorded(self, made: Verification) -> Verification:
+        """Store what was found."""
+        row = StoredVerification(
+            application_id=made.application_id,
+            verified_at_ms=made.began_at_ms,
+            kind=made.kind,
+            sample=made.sample,
+            rounds=self._turn.rounds,
+            round=self._turn.number,
+            files=made.files,
+            bytes=made.bytes,
+            took_ms=made.took_ms,
+            covered_since_ms=made.covered_since_ms,
+            errors=len(made.errors),
+            findings=json.dumps(DAMAGE.documents(made.damages)),
+            heads=heads_text(self._heads_after(made.damages)),
+            run_id=self._job.run_id,
+        )
+        try:
+            self._repo.verifications.record(row)
+        except (KStreamsAssetsError, OSError) as error:
+            return replace(made, unrecorded=str(error))
+        return made
+
     def _is_quiet(self) -> bool:
         """Whether nobody has committed for so long that nobody is between two commits."""
         settings = self._settings
@@ -327,7 +335,7 @@ class _Look:
         ]
         newest = max((at for path in paths if (at := newest_commit(path))), default=0.0)
         try:
-            now = store_time(paths[0])
+            now = store_at(paths[0]).now()
         except OSError:  # It may be read only.
             now = time.time()
         return now - newest > 6 * self._settle_s
@@ -348,44 +356,3 @@ def _span(damage: Damage) -> tuple[object, ...]:
     if damage.kind in _READ:
         return (damage.kind, damage.window, damage.topic, damage.partition, damage.store)
     return damage.identity
-
-
-def _recorded(
-    settings: ApplicationSettings,
-    made: Verification,
-    heads: Mapping[str, Head],
-    turn: _Turn,
-    run_id: str,
-) -> Verification:
-    row = StoredVerification(
-        application_id=made.application_id,
-        verified_at_ms=made.began_at_ms,
-        kind=made.kind,
-        sample=made.sample,
-        rounds=turn.rounds,
-        round=turn.number,
-        files=made.files,
-        bytes=made.bytes,
-        took_ms=made.took_ms,
-        covered_since_ms=made.covered_since_ms,
-        errors=len(made.errors),
-        findings=json.dumps([one.document() for one in made.damages]),
-        heads=heads_text(heads),
-        run_id=run_id,
-    )
-    try:
-        VerificationsTable(settings.warehouse).record(row)
-    except (KStreamsAssetsError, OSError) as error:
-        return replace(made, unrecorded=str(error))
-    return made
-
-
-def verify_all(
-    all_settings: Iterable[ApplicationSettings], look: Callable[[ApplicationSettings], Verification]
-) -> Iterator[tuple[ApplicationSettings, Verification | WarehouseError]]:
-    """Each application's verification, or why it could not be made."""
-    for settings in all_settings:
-        try:
-            yield settings, look(settings)
-        except WarehouseError as error:
-            yield settings, error

@@ -1,15 +1,11 @@
-"""The benchmark table of README.md, from the results of `python -m bench`."""
+"""The table of benchmarks, from the results of `python -m bench`."""
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.harness import CaseResult
 from bench.machine import RESULTS
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
-README = _CHECKOUT / "README.md"
-_BLOCK = re.compile(r"(<!-- bench -->\n).*?(<!-- /bench -->)", re.DOTALL)
 _MISSING = "not measured yet"
 
 
@@ -44,18 +40,14 @@ _ROWS = (
 )
 
 
-def readme() -> str:
-    """README.md with its benchmark table made anew.
-
-    Raises:
-        ValueError: The table's place in README.md is missing, or a result lacks an act.
-    """
-    text, count = _BLOCK.subn(
-        lambda found: found[1] + table(RESULTS) + found[2], README.read_text(encoding="utf-8")
-    )
-    if count != 1:
-        raise ValueError("README.md has no place '<!-- bench -->' for the benchmark table")
-    return text
+def benchmark_lines() -> list[str]:
+    """The page."""
+    return [
+        "One machine with 2 cores, which the broker shares. `make bench` writes the results to"
+        " `bench/results/`.",
+        "",
+        *table(RESULTS).splitlines(),
+    ]
 
 
 def table(results: Path) -> str:

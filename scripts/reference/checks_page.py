@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
-from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.governance.judge import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
+from kstreams_assets.model.restorability import POINT_CHECKS, Restores
+from kstreams_assets.model.rule_results import Outcome
+from kstreams_assets.model.spans import LOSSES, UNKNOWN, GapCause
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
+from kstreams_assets.orchestration.restorable import RESTORABLE_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
-from kstreams_assets.orchestration.verification import VERIFICATION_CHECKS
-from kstreams_assets.warehouse.coverage import POINT_CHECKS
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.spans import LOSSES, UNKNOWN, GapCause
+from kstreams_assets.orchestration.upkeep import VERIFICATION_CHECKS
 from scripts.reference.markdown import named, table
 
 _GAPS = {
@@ -81,6 +81,7 @@ def check_lines() -> Iterator[str]:
             "The asset of the recovery points has, with one evaluation for each of its events:",
             POINT_CHECKS,
         ),
+        ("`<application id>/restorable` has:", RESTORABLE_CHECKS),
         (_OF_RESTORES, RESTORE_CHECKS),
         ("Each KTable has, with one evaluation for each window:", KTABLE_CHECKS),
         ("The group offsets of a restore have:", GROUP_OFFSETS_CHECKS),

@@ -22,6 +22,8 @@ def cli_lines() -> Iterator[str]:
 def _command_lines(command: click.Command, context: click.Context) -> Iterator[str]:
     if isinstance(command, click.Group):
         for name, inner in sorted(command.commands.items()):
+            if inner.hidden:
+                continue
             below = click.Context(inner, parent=context, info_name=name)
             yield from _command_lines(inner, below)
         return
@@ -33,6 +35,11 @@ def _command_lines(command: click.Command, context: click.Context) -> Iterator[s
     yield f"Usage: `{context.command_path} {' '.join(command.collect_usage_pieces(context))}`"
     yield ""
     yield from _option_lines(command, context)
+    if command.epilog:
+        yield ""
+        yield "```bash"
+        yield from command.epilog.splitlines()
+        yield "```"
 
 
 def _option_lines(command: click.Command, context: click.Context) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from scripts.reference.benchmark_table import benchmark_lines
 from scripts.reference.checks_page import check_lines
 from scripts.reference.cli_page import cli_lines
 from scripts.reference.markdown import page
@@ -22,6 +23,7 @@ def pages() -> dict[str, str]:
         "checks.md": page("Checks", check_lines()),
         "metrics.md": page("Metrics", metric_lines()),
         "releases.md": page("Releases of Kafka", release_lines()),
+        "benchmarks.md": page("Benchmarks", benchmark_lines()),
     }
 
 

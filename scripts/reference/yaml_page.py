@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kstreams_assets.app.store_columns import KEY_PARTS, TYPES
-from kstreams_assets.app.store_format import Encoding, StoreKind
+from kstreams_assets.app.store_format import Encoding, Format, StoreKind
 from kstreams_assets.app_file.model import ApplicationModel
-from kstreams_assets.kafka.secret import Secret
+from kstreams_assets.block import keys_of
+from kstreams_assets.secret import Secret
 from scripts.reference.markdown import row, table
 
 _KINDS = {
@@ -50,11 +51,18 @@ def yaml_lines() -> Iterator[str]:
     yield f"A file `defs.yaml` has `type: {component}` and"
     yield "`attributes` with the keys below. Unknown keys are errors. `{{ env('NAME') }}` and"
     yield "`{{ env('NAME', 'default') }}` take a value from the environment; secrets have a form"
-    yield "of their own (`env` or `file`), so that they never stand in the configuration."
+    yield "of their own ([`env`, `file` or `aws`](#secrets)), so that they never stand in the"
+    yield "configuration."
     yield ""
     yield "## attributes"
     yield ""
     yield from _model_lines(ApplicationModel, "")
+    yield ""
+    yield "## Secrets"
+    yield ""
+    yield "A secret is named by the place that holds it. Give one of these keys:"
+    yield ""
+    yield from _model_lines(Secret, "secret.")
     yield ""
     yield "## Formats of keys and values"
     yield ""
@@ -79,8 +87,11 @@ def _own_columns(kind: StoreKind) -> str:
 
 _CONNECTIONS: Mapping[str, str] = {
     "connection": "How to reach the cluster.",
-    "target": "The cluster that restores go to, in the form of [connection](#connection); a run can"
-    " name other servers.",
+    "targets.NAME.connection": "The cluster, in the form of [connection](#connection). Without it,"
+    " a throwaway cluster on this machine.",
+    "restore.target": "Where restores go that name no target: the name of one of `targets`, or a"
+    " cluster in the form of [connection](#connection), which is the target `default`. Without it,"
+    " the only one of `targets`.",
     "schema_registry": "Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
 }
 
@@ -89,12 +100,12 @@ def _model_lines(model: type[BaseModel], path: str) -> Iterator[str]:
     yield row("key", "type", "default", "what")
     yield row("---", "---", "---", "---")
     nested: list[tuple[str, type[BaseModel]]] = []
-    for name, field in model.model_fields.items():
+    for name, field in keys_of(model).items():
         annotation = field.annotation
         models = list(_models(annotation))
         text = field.description or " Or: ".join(_first_sentence(found) for found in models)
-        text = _CONNECTIONS.get(name, text)
-        if name == "target":
+        text = _CONNECTIONS.get(f"{path}{name}", text)
+        if path and f"{path}{name}" in _CONNECTIONS:
             models = []  # told under `connection`
         yield row(f"`{name}`", _type(annotation), _default(field), text)
         inner = f"{path}{name}{_item_path(annotation)}"
@@ -134,18 +145,26 @@ def _first_sentence(model: type[BaseModel]) -> str:
     return " ".join(text.split())
 
 
-_PLAIN_TYPES = {str: "text", int: "integer", float: "number", bool: "true or false"}
+_PLAIN_TYPES = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    Format: "text or mapping",
+}
 
 
 def _type(annotation: object) -> str:
     if annotation in _PLAIN_TYPES:
         return _PLAIN_TYPES[typing.cast(type, annotation)]
     if annotation is Secret:
-        return "`{env: NAME}` or `{file: PATH}`"
+        return "[secret](#secrets)"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _type(arguments[0])
     if origin is typing.Literal:
         return ", ".join(f"`{value}`" for value in arguments)
-    if origin is list:
+    if origin in (list, tuple):
         inner = _type(arguments[0])
         return "list of " + ("texts" if inner == "text" else inner)
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Mapping):
@@ -166,7 +185,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "**required**"
     value = field.get_default(call_default_factory=True)
-    if value is None or value == "" or (isinstance(value, list | dict) and not value):
+    if value is None or value == "" or (isinstance(value, list | tuple | dict) and not value):
         return ""
     if isinstance(value, BaseModel):
         return "see below"

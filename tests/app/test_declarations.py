@@ -33,4 +33,4 @@ def test_a_declared_role_denies_the_others() -> None:
 
 def test_unknown_name_error_tells_near_names() -> None:
     with pytest.raises(ConfigurationError, match=r"topic 'ordes' .* \(near: orders\)"):
-        require_known("topic", ["orders", "ordes"], ["orders", "payments"], "the text")
+        require_known("topic", ["orders", "ordes"], ["orders", "payments"], "the text", keys=[])

@@ -256,8 +256,8 @@ def test_a_store_of_a_processor_is_not_given_its_input() -> None:
 def test_of_a_read_only_store_both_remedies_are_named() -> None:
     decided = on(parse_topology(READ_ONLY), ["orders", "prices", "priced"], read={"orders"})
     (finding,) = [f for f in decided.findings if f.subject == "prices"]
-    assert "source_topic: prices" in finding.remedy
-    assert "logging_disabled: true" in finding.remedy
+    assert "source_topic: prices" in finding.action
+    assert "logging_disabled: true" in finding.action
     check(decided, READ_ONLY)
     confirmed = {"stores": {"prices": {"source_topic": "prices"}}}
     said = load({**ATTRIBUTES, **confirmed}, READ_ONLY).application
@@ -277,7 +277,7 @@ def test_before_its_first_start_an_application_has_the_changelogs_of_its_text() 
     decided = on(parse_topology(TABLE), ["users"], read=set())
     assert decided.stores[0].changelog == "app-by-id-changelog"
     assert decided.guesses == ()
-    assert "discover again" in " ".join(f.remedy for f in decided.findings)
+    assert "discover again" in " ".join(f.action for f in decided.findings)
     assert "stores" not in check(decided, TABLE)
 
 

@@ -65,19 +65,19 @@ def test_roles_by_names_offsets_and_transactions() -> None:
         ("orders-totals-changelog", "totals"),
     }
     general, coarse = app.findings
-    assert "global tables" in general.statement
-    assert "coarse" in coarse.statement
+    assert "global tables" in general.found
+    assert "coarse" in coarse.found
 
 
 def test_an_application_that_has_just_started_shows_its_changelogs_alone() -> None:
     just_started = ClusterFacts(topics={"in": 4, "orders-x-changelog": 4})
     app = application_from_cluster("orders", just_started)
     assert set(_roles(app)) == {"orders-x-changelog"}
-    (found,) = [f for f in app.findings if "committed no offsets" in f.statement]
-    assert "would lack its inputs" in found.statement
-    assert "again once" in found.remedy
+    (found,) = [f for f in app.findings if "committed no offsets" in f.found]
+    assert "would miss its inputs" in found.found
+    assert "again once" in found.action
     later = replace(just_started, group_topics=frozenset({"in"}))
-    told = [f.statement for f in application_from_cluster("orders", later).findings]
+    told = [f.found for f in application_from_cluster("orders", later).findings]
     assert not any("committed no offsets" in statement for statement in told)
 
 
@@ -86,7 +86,7 @@ def test_a_part_that_has_processed_nothing_yet_is_told() -> None:
         topics={"in": 1, "orders-x-repartition": 1, "orders-x-changelog": 1},
         group_topics=frozenset({"in"}),
     )
-    told = [f.statement for f in application_from_cluster("orders", facts).findings]
+    told = [f.found for f in application_from_cluster("orders", facts).findings]
     assert any("no offset of orders-x-repartition" in statement for statement in told)
 
 
@@ -133,7 +133,7 @@ def test_a_changelog_with_committed_offsets_needs_confirmation() -> None:
     )
     app = application_from_cluster("orders", facts)
     assert _roles(app) == {"orders-x-changelog": {IN, LOG}}
-    told = [f.statement for f in app.findings if f.subject == "orders-x-changelog"]
+    told = [f.found for f in app.findings if f.subject == "orders-x-changelog"]
     assert "needs confirmation" in told[0]
     assert app.edges == ()
 
@@ -142,8 +142,8 @@ def test_unknown_outputs_and_vanished_inputs_are_told() -> None:
     facts = ClusterFacts(topics={"in": 1}, group_topics=frozenset({"in", "deleted"}))
     app = application_from_cluster("orders", facts)
     assert _subjects(app) == ["deleted", "orders", "orders"]
-    assert "not on the cluster" in app.findings[0].statement
-    assert "No output topic is known" in app.findings[2].statement
+    assert "not on the cluster" in app.findings[0].found
+    assert "No output topic is known" in app.findings[2].found
 
 
 def test_intermediate_topic_has_edges_out_of_it_only() -> None:
@@ -159,7 +159,7 @@ def test_intermediate_topic_has_edges_out_of_it_only() -> None:
         ("mid", "orders-x-changelog"),
         ("orders-x-changelog", "out"),
     }
-    assert app.findings[-1].statement.startswith("The lineage is coarse:")
+    assert app.findings[-1].found.startswith("The lineage is coarse:")
     assert len(app.findings) == 2
 
 
@@ -297,7 +297,7 @@ def test_streams_group_with_a_foreign_key_join_has_no_cycle() -> None:
     app = application_from_cluster("app", facts)
     assert (logs[0], asks) in _edges(app)
     assert not [edge for edge in app.edges if edge.source == answers]
-    assert not [finding for finding in app.findings if "writes back" in finding.statement]
+    assert not [finding for finding in app.findings if "writes back" in finding.found]
 
 
 # --- declarations alone --------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_only_what_is_declared() -> None:
         ("fx", "orders-totals-changelog"),
         ("orders-totals-changelog", "out"),
     }
-    assert "coarse" in app.findings[0].statement
+    assert "coarse" in app.findings[0].found
 
 
 def test_nothing_declared_is_an_empty_application() -> None:

@@ -156,7 +156,7 @@ def test_expanded_pattern_has_edges(topology: Topologies) -> None:
         ("app-shared-changelog", "d"),
     }
     told = [finding for finding in app.findings if finding.subject == "shared"]
-    assert "does not say which of them write it" in told[0].statement
+    assert "does not say which of them write it" in told[0].found
 
 
 def test_user_code_in_a_row_that_shares_stores_gives_them_no_direction() -> None:
@@ -173,7 +173,7 @@ def test_user_code_in_a_row_that_shares_stores_gives_them_no_direction() -> None
     app = application_from_topology("app", Topology((block,)))
     logs = ("app-s-changelog", "app-t-changelog")
     assert _edges(app) == {*(("a", log) for log in logs), *((log, "b") for log in logs)}
-    assert not any("writes back" in finding.statement for finding in app.findings)
+    assert not any("writes back" in finding.found for finding in app.findings)
 
 
 def test_own_input_is_written_without_a_cycle(topology: Topologies) -> None:
@@ -184,7 +184,7 @@ def test_own_input_is_written_without_a_cycle(topology: Topologies) -> None:
         ("app-attempts-changelog", "done"),
     }
     assert {finding.subject for finding in app.findings} == {"retries", "poll"}
-    assert all("writes back" in finding.statement for finding in app.findings)
+    assert all("writes back" in finding.found for finding in app.findings)
 
 
 def test_of_two_inputs_that_feed_each_other_the_first_stays_upstream() -> None:
@@ -213,7 +213,7 @@ def test_edges_of_any_topology(topology: Topology, with_cluster: bool) -> None:
     data = _data_graph(topology, app)
     for source, target in edges:
         assert ("topic", target) in _reach(data, ("topic", source))
-    if not any("writes back" in finding.statement for finding in app.findings):
+    if not any("writes back" in finding.found for finding in app.findings):
         _assert_complete(topology, app, edges)
 
 

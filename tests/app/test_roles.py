@@ -27,7 +27,7 @@ def _roles(app: StreamsApplication) -> dict[str, set[TopicRole]]:
 
 
 def _findings(app: StreamsApplication) -> dict[str, str]:
-    return {finding.subject: finding.statement for finding in app.findings}
+    return {finding.subject: finding.found for finding in app.findings}
 
 
 def _topic(

@@ -36,6 +36,12 @@ def _names(mode: BackupMode, **patterns: list[str]) -> list[str]:
 def test_modes() -> None:
     assert _names(BackupMode.FULL) == [topic.name for topic in APP.topics]
     assert _names(BackupMode.MINIMAL) == MINIMAL
+    assert _names(BackupMode.LOGS) == ["Orders", "clean", "customers", "totals"]
+
+
+def test_a_topic_without_a_known_role_is_in_full_backups_alone() -> None:
+    unknown = TopicRoles()
+    assert [mode for mode in BackupMode if mode.includes(unknown)] == [BackupMode.FULL]
 
 
 def test_include_adds_back_and_does_not_restrict() -> None:

@@ -122,5 +122,5 @@ def test_what_the_command_line_of_kafka_does_not_tell(topics: str, topic: str) -
         f"Topologies:\n Sub-topology: 0\n Source: s (topics: {topics})\n --> t\n"
         f" Sink: t (topic: {topic})\n <-- s\n"
     )
-    with pytest.raises(ConfigurationError, match=r"kafka-streams-groups\.sh tells neither"):
+    with pytest.raises(ConfigurationError, match=r"kafka-streams-groups\.sh reports neither"):
         parse_topology(text)

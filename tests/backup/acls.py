@@ -1,5 +1,8 @@
 """Rights of the user bob on a broker with an authorizer."""
 
+from collections.abc import Iterator
+
+import pytest
 from confluent_kafka.admin import (
     AclBinding,  # pyright: ignore[reportPrivateImportUsage]
     AclBindingFilter,  # pyright: ignore[reportPrivateImportUsage]
@@ -10,7 +13,23 @@ from confluent_kafka.admin import (
     ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
 
+from kstreams_assets.local.cluster import LocalCluster
 from tests.timing import eventually
+
+PASSWORD = "bob-secret"
+
+
+@pytest.fixture(scope="module")
+def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A listener with passwords and ACLs, and an inner one for those who may do everything."""
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    with LocalCluster(
+        tmp_path_factory.mktemp("rights"),
+        client_protocol="SASL_PLAINTEXT",
+        scram_users={"bob": PASSWORD},
+        properties={"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"},
+    ) as cluster:
+        yield cluster
 
 
 class Acls:

@@ -11,15 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.backup.commits import SpanReader
+from kstreams_assets.backup.context import RunContext
 from kstreams_assets.backup.planner import Planner
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.model.spans import Window
+from kstreams_assets.repository.ledger import Ledger, TopicFactsTable
+from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
 from spark_resources.session import LazySession
+from tests.streams.workbench import OnSpark
 
 
 def main() -> None:
@@ -45,22 +48,23 @@ def main() -> None:
         setattr(owner, method, wrapper)
 
     telling(Planner, "plan", "locked", "planned")
-    telling(BackupRun, "_write", "writing", "written")
+    telling(SpanReader, "_write", "writing", "written")
     telling(TopicFactsTable, "record", None, "described")
     telling(Ledger, "record", "recording", "recorded")
     spark = LazySession()
     topics = tuple(AppTopic(name, TopicRoles({TopicRole.INPUT})) for name in job["topics"])
     connection = KafkaConnection(bootstrap_servers=job["bootstrap"])
     with KafkaCluster(connection) as cluster:
-        run = BackupRun(
+        settings = ApplicationSettings(
             application=StreamsApplication(job["application_id"], topics),
             topics=topics,
-            cluster=cluster,
+            connection=connection,
             warehouse=Warehouse.at(job["warehouse"]),
-            spark=spark,
-            run_id="driver",
-            begins_ms=job["windows"][0][0],
-            settings=BackupSettings() if job["here"] else BackupSettings(few_offsets=0),
+            windows=WindowSchedule.every("minute", start="2026-01-01"),
+            backup=BackupSettings() if job["here"] else OnSpark(),
+        )
+        run = BackupRun(
+            RunContext(settings, topics, cluster, spark, "driver", job["windows"][0][0])
         )
         run.execute([Window(*window) for window in job["windows"]], newest_closed=None)
     milestone("done")

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.model.spans import Window
 from tests.streams.workbench import Workbench
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def driver(
         "warehouse": str(bench.warehouse.root),
         "application_id": bench.application_id,
         "topics": sorted(bench.roles),
-        "windows": [astuple(window) for window in windows],
+        "windows": [(one.start_ms, one.end_ms, one.key) for one in windows],
         "hold": hold,
         "here": here,
     }

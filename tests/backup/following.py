@@ -14,14 +14,13 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.follow import FollowerStatus, status_of
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import WrittenFile
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, readable
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import WrittenFile
+from kstreams_assets.store import StorePath, store_at
 from tests.cli.application import document, write
 from tests.store.place import warehouse_at
 
@@ -110,7 +109,7 @@ class Following:
             assert time.monotonic() < deadline, (status, self.log.read_text())
             time.sleep(0.1)
 
-    def wait_until_it_has_all(self, limit_s: float = 60) -> None:
+    def wait_until_it_has_all(self, limit_s: float = 180) -> None:
         """Wait until a point is covered that was taken from now on."""
         now_ms = time.time_ns() // 1_000_000
         self.wait_for(lambda s: s.covered_at_ms is not None and s.covered_at_ms > now_ms, limit_s)
@@ -118,10 +117,14 @@ class Following:
     def covered_points(self) -> list[RecoveryPoint]:
         """Those that can be restored."""
         application = self.settings.application
-        newest = RecoveryPointTable(self.settings.warehouse).newest(
-            application.application_id, 100_000
+        newest = Repository(self.settings.warehouse, application.application_id).points.newest(
+            100_000
         )
-        statuses = Contents(self.settings.warehouse, application).statuses(newest)
+        statuses = (
+            Repository.of(self.settings.warehouse, application.application_id)
+            .reading(application)
+            .statuses(newest)
+        )
         covered = {status.id for status in statuses if status.covered}
         return [point for point in newest if point.id in covered]
 
@@ -150,7 +153,9 @@ class Following:
 
 def _read(root: StorePath, file: Mapping[str, Any]) -> Iterable[Record]:
     written = WrittenFile(**file)
-    rows = pq.ParquetFile(readable(root / written.path)).read(columns=["offset", "key", "value"])
+    rows = pq.ParquetFile(store_at(root / written.path).readable()).read(
+        columns=["offset", "key", "value"]
+    )
     return zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from kstreams_assets.layout import Warehouse
-from tests.warehouse.disk import on_disk
+from tests.repository.disk import on_disk
 
 _FILE_BYTES = 1000
 _COLUMNS = ("window", "topic", "partition", "offset", "timestamp_ms")

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 import pyarrow.dataset as ds
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from kstreams_assets.warehouse.records import file_actions
-from kstreams_assets.warehouse.table import delta_table
+from kstreams_assets.repository.delta_log import delta_table
+from kstreams_assets.repository.records import file_actions
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
 

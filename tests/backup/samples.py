@@ -4,22 +4,10 @@ from collections.abc import Sequence
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup, UnreadTopic, WindowBackup
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
+from kstreams_assets.model.spans import Gap, SpanContent, SpanPlan, SpanResult, TopicFacts, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-)
-from kstreams_assets.warehouse.spans import (
-    Gap,
-    SpanContent,
-    SpanPlan,
-    SpanResult,
-    TopicFacts,
-    Window,
-)
 
 APPLICATION_ID = "shop"
 STEP_MS = 10

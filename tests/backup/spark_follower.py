@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 
-from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.backup.commits import SpanReader
 from kstreams_assets.cli.main import run
-from kstreams_assets.lease import LockHandle
 from spark_resources.span_tasks import SpanTask, Written
 
 
-def _on_spark(
-    self: BackupRun, tasks: Sequence[SpanTask], _: int, lock: LockHandle
-) -> Sequence[Written]:
-    return self._on_spark(tasks, lock) if tasks else []
+def _on_spark(self: SpanReader, tasks: Sequence[SpanTask], _: int) -> Sequence[Written]:
+    return self._on_spark(tasks) if tasks else []
 
 
 if __name__ == "__main__":
-    BackupRun._run = _on_spark  # pyright: ignore
+    SpanReader._run = _on_spark  # pyright: ignore
     run()

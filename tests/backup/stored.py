@@ -1,7 +1,7 @@
 """Rows of the ledger made by hand, as far as restores go by them."""
 
+from kstreams_assets.model.chains import StoredSpan
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.ledger import StoredSpan
 from tests.backup.samples import window
 
 

@@ -14,8 +14,7 @@ from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RangeTally, RawBatch
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.warehouse.records import SpanId
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
+from kstreams_assets.model.spans import Gap, GapCause, SpanContent, SpanId, SpanResult
 from tests.backup.samples import span, window
 
 _KINDS = ("visible", "aborted", "marker", "hole")

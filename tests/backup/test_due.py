@@ -2,19 +2,17 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import new_point_id
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.first_seen import first_recorded_ms
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import new_point_id
-from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.clock import freeze_time
 
@@ -62,7 +60,7 @@ def _record(
 
 
 def _take(root: Path, hour: int, minute: int, closes: int | None = None) -> None:
-    table = RecoveryPointTable(Warehouse(root))
+    table = Repository(Warehouse(root), APPLICATION_ID).points
     table.append(
         point(
             _ms(hour, minute),
@@ -133,8 +131,8 @@ def test_a_window_without_a_point_is_not_due_and_not_backed_up(tmp_path: Path) -
 
 def _open_settings(root: Path) -> ApplicationSettings:
     """The first window is that in which the application was first seen."""
-    first_seen_ms = partial(first_recorded_ms, Warehouse(root), APPLICATION_ID)
-    windows = replace(WindowSchedule.every("hour"), first_seen_ms=first_seen_ms)
+    first_seen_ms = Repository(Warehouse(root), APPLICATION_ID).first_seen_ms
+    windows = WindowSchedule.every("hour").seen_since(first_seen_ms)
     return replace(_settings(root), windows=windows)
 
 

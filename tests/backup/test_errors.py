@@ -16,10 +16,9 @@ from confluent_kafka.admin import (
     ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
 from deltalake import DeltaTable
-from pydantic import SecretStr
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.backup.commits import SpanReader
 from kstreams_assets.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
@@ -37,24 +36,25 @@ from kstreams_assets.layout import (
     NewerLayoutError,
     Warehouse,
 )
-from kstreams_assets.lease import WarehouseLockedError
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee
+from kstreams_assets.model.spans import Window
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.point import Guarantee
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.store.locks import WarehouseLockedError
 from spark_resources.jars import JARS_VARIABLE
 from spark_resources.resource import SparkSessionResource
 from tests.backup.acls import Acls
 from tests.backup.reading import offsets, stored
 from tests.backup.writing import producer, write
+from tests.repository.disk import on_disk
 from tests.streams.cluster import unique_name
-from tests.streams.workbench import NoSpark, Workbench
-from tests.warehouse.disk import on_disk
+from tests.streams.guarded import PASSWORDS, connection_of
+from tests.streams.workbench import NoSpark, OnSpark, Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.usefixtures("on_spark")]
 
-PASSWORD = 'al"ice\\s; s=$1 #'
+ALICE = PASSWORDS["alice"]
 WRONG = "not-her-password"
 TIMEOUT_S = 4.0
 
@@ -70,7 +70,7 @@ def refused(
     assert time.monotonic() - began < within_s
     assert _files(workbench.warehouse) == before
     told = "".join(traceback.format_exception(caught.value))
-    for secret in (PASSWORD, WRONG, json.dumps(PASSWORD)[1:-1]):
+    for secret in (ALICE, WRONG, json.dumps(ALICE)[1:-1]):
         assert secret not in told
 
 
@@ -86,49 +86,28 @@ def _files(warehouse: Warehouse) -> dict[StorePath, int]:
     }
 
 
-@pytest.fixture(scope="module")
-def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Passwords and ACLs: alice may do everything, bob what he is given."""
-    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    with LocalCluster(
-        tmp_path_factory.mktemp("secure"),
-        client_protocol="SASL_PLAINTEXT",
-        scram_users={"alice": PASSWORD.replace('"', ""), "bob": "bob-secret"},
-        properties={
-            "authorizer.class.name": authorizer,
-            "super.users": "User:ANONYMOUS;User:alice",
-        },
-    ) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def secured(
-    secure_cluster: LocalCluster, spark: SparkSessionResource, tmp_path: Path
+    guarded_cluster: LocalCluster, spark: SparkSessionResource, tmp_path: Path
 ) -> Iterator[Callable[..., Workbench]]:
     """A workbench whose topics anyone may make, as one of the users; one warehouse for all."""
     application_id = unique_name("app")
     with contextlib.ExitStack() as stack:
 
-        def make(user: str, password: str) -> Workbench:
-            connection = KafkaConnection.model_validate(
-                {
-                    "bootstrap_servers": secure_cluster.bootstrap_servers,
-                    "security_protocol": "SASL_PLAINTEXT",
-                    "request_timeout_seconds": TIMEOUT_S,
-                    "extra_java": {"default.api.timeout.ms": 10_000, "request.timeout.ms": 8_000},
-                    "sasl": {
-                        "mechanism": "SCRAM-SHA-512",
-                        "username": user,
-                        "password": SecretStr(password),
-                    },
-                }
+        def make(user: str, password: str = "") -> Workbench:
+            connection = connection_of(
+                guarded_cluster,
+                user,
+                password=password,
+                request_timeout_seconds=TIMEOUT_S,
+                extra_java={"default.api.timeout.ms": 10_000, "request.timeout.ms": 8_000},
             )
             return Workbench(
                 cluster=stack.enter_context(KafkaCluster(connection)),
                 warehouse=Warehouse(tmp_path / "warehouse"),
                 spark=spark,
                 application_id=application_id,
+                settings=OnSpark(),
             )
 
         yield make
@@ -148,9 +127,7 @@ class TestCluster:
 
     def test_nobody_listens(self, workbench: Workbench, window: str) -> None:
         workbench.spark = NoSpark()
-        connection = KafkaConnection(
-            bootstrap_servers="127.0.0.1:1", request_timeout_seconds=TIMEOUT_S
-        )
+        connection = KafkaConnection(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=1)
         with KafkaCluster(connection) as workbench.cluster:
             for action in (workbench.back_up, workbench.take_point):
                 with refused(workbench, ClusterUnavailableError, "127.0.0.1:1", within_s=40):
@@ -169,7 +146,7 @@ class TestCluster:
         assert missing in point.reason
 
     def test_wrong_password(self, secured: Callable[..., Workbench]) -> None:
-        bench = secured("alice", PASSWORD.replace('"', ""))
+        bench = secured("alice")
         topic = bench.topic("secret")
         bench.close_window()
         wrong = secured("alice", WRONG)
@@ -182,15 +159,15 @@ class TestCluster:
     def test_each_missing_right_is_named_and_with_all_of_them_it_works(
         self,
         secured: Callable[..., Workbench],
-        secure_cluster: LocalCluster,
+        guarded_cluster: LocalCluster,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        bench = secured("alice", PASSWORD.replace('"', ""))
+        bench = secured("alice")
         topic = bench.topic("guarded")
         group = bench.application_id
-        bob = secured("bob", "bob-secret")
+        bob = secured("bob")
         bob.roles, bob.windows = bench.roles, bench.windows
-        acls = Acls(secure_cluster.internal_bootstrap_servers)
+        acls = Acls(guarded_cluster.internal_bootstrap_servers)
         session, bob.spark = bob.spark, NoSpark()
         with refused(bob, TopicNotFoundError, topic, within_s=40):
             bob.take_point()
@@ -198,7 +175,7 @@ class TestCluster:
         with refused(bob, AuthorizationFailedError, f"DESCRIBE on group {group}", within_s=40):
             bob.take_point()
         acls.allow(ResourceType.GROUP, group, AclOperation.DESCRIBE)
-        _write(secure_cluster, topic)
+        _write(guarded_cluster, topic)
         bob.close_window()
         with refused(bob, AuthorizationFailedError, f"DESCRIBE_CONFIGS on.*{topic}", within_s=40):
             bob.back_up()
@@ -212,8 +189,8 @@ class TestCluster:
             acls.withdraw(topic, AclOperation.READ)
             return write_spans(*arguments)
 
-        write_spans = BackupRun._write
-        monkeypatch.setattr(BackupRun, "_write", without_right)
+        write_spans = SpanReader._write
+        monkeypatch.setattr(SpanReader, "_write", without_right)
         with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=90):
             bob.back_up()
         monkeypatch.undo()
@@ -224,26 +201,27 @@ class TestCluster:
     def test_the_broker_dies_before_spark_reads(
         self,
         secured: Callable[..., Workbench],
-        secure_cluster: LocalCluster,
+        guarded_cluster: LocalCluster,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        bench = secured("alice", PASSWORD.replace('"', ""))
+        bench = secured("alice")
         topic = bench.topic("dying")
-        _write(secure_cluster, topic)
+        _write(guarded_cluster, topic)
         bench.close_window()
 
         def without_broker(*arguments):
-            secure_cluster.kill_node(0)
+            guarded_cluster.kill_node(0)
             return write_spans(*arguments)
 
-        write_spans = BackupRun._write
-        monkeypatch.setattr(BackupRun, "_write", without_broker)
+        write_spans = SpanReader._write
+        monkeypatch.setattr(SpanReader, "_write", without_broker)
+        monkeypatch.setattr(BackupSettings, "read_stall_s", 8.0)
         try:
             with refused(bench, ClusterUnavailableError, "127.0.0.1", within_s=90):
                 bench.back_up()
         finally:
             monkeypatch.undo()
-            secure_cluster.start_node(0)
+            guarded_cluster.start_node(0)
         bench.back_up()
         assert offsets(stored(bench, topic)) == [*range(10)]
 
@@ -279,13 +257,13 @@ class TestBeforeThePoint:
         with refused(workbench, WarehouseError, "has 10 MiB left", within_s=40):
             _back_up_a_window_without_a_point(workbench)
 
-    def test_rights(self, secured: Callable[..., Workbench], secure_cluster: LocalCluster) -> None:
-        bench = secured("alice", PASSWORD.replace('"', ""))
+    def test_rights(self, secured: Callable[..., Workbench], guarded_cluster: LocalCluster) -> None:
+        bench = secured("alice")
         topic = bench.topic("unreadable")
         bench.close_window()
-        bob = secured("bob", "bob-secret")
+        bob = secured("bob")
         bob.roles, bob.windows, bob.spark = bench.roles, bench.windows, NoSpark()
-        acls = Acls(secure_cluster.internal_bootstrap_servers)
+        acls = Acls(guarded_cluster.internal_bootstrap_servers)
         acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
         acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
         acls.allow(ResourceType.GROUP, bench.application_id, AclOperation.DESCRIBE)
@@ -322,7 +300,7 @@ class TestWarehouse:
         self, workbench: Workbench, window: str, recorder: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         workbench.spark = NoSpark()
-        workbench.settings = BackupSettings(lock_wait_s=1.0)
+        workbench.settings = BackupSettings(lock_wait_seconds=1.0)
         monkeypatch.setattr("kstreams_assets.recovery.recorder._LOCK_WAIT_S", 1.0)
         name = workbench.application_id
         lock = workbench.warehouse.lock_file(f"recorder/{name}" if recorder else name)

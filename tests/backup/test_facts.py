@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.run import facts_of, with_own_configs
-from kstreams_assets.kafka.topics import TopicDescription
+from kstreams_assets.backup.recorded import facts_of, with_own_configs
+from kstreams_assets.kafka.admin import TopicDescription
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.warehouse.ledger import TopicFactsTable
-from kstreams_assets.warehouse.restores import (
-    RestoreMode,
-    RestoreState,
-    StoredRestore,
-    StoredTopic,
-)
-from kstreams_assets.warehouse.spans import TopicFacts
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.model.spans import TopicFacts
+from kstreams_assets.repository.ledger import TopicFactsTable
 from tests.backup.samples import FACTS, backup, window
 
 
@@ -23,10 +18,6 @@ from tests.backup.samples import FACTS, backup, window
 def table(tmp_path: Path) -> TopicFactsTable:
     """The table of one application."""
     return TopicFactsTable(Warehouse(tmp_path), "shop")
-
-
-def test_nothing_was_noted_yet(table: TopicFactsTable) -> None:
-    assert table.before(10**15) == {}
 
 
 def test_the_newest_of_each_topic_at_or_before_an_instant(table: TopicFactsTable) -> None:
@@ -51,11 +42,6 @@ def test_a_topic_that_is_gone_has_no_facts(table: TopicFactsTable) -> None:
     table.record([backup(index=0, facts=None)])
     table.record([])
     assert table.before(10**15) == {}
-
-
-def test_applications_are_apart(table: TopicFactsTable, tmp_path: Path) -> None:
-    table.record([backup(index=0)])
-    assert TopicFactsTable(Warehouse(tmp_path), "shop-eu").before(10**15) == {}
 
 
 def test_configs_are_kept_in_order(table: TopicFactsTable) -> None:

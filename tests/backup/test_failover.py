@@ -19,13 +19,11 @@ from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Method, RecoveryPoint
+from kstreams_assets.model.restorability import Restores
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import Method, RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from tests.backup.following import Following, new_following
 from tests.backup.writing import producer
 from tests.streams.static_app import APPLICATION_ID, ROLES, StaticApp, create_topics
@@ -149,8 +147,12 @@ class _Failover:
 
     def statuses(self) -> dict[str, Restores]:
         settings = self.following.settings
-        points = RecoveryPointTable(settings.warehouse).newest(APPLICATION_ID, 100_000)
-        found = Contents(settings.warehouse, settings.application).statuses(points)
+        points = Repository(settings.warehouse, APPLICATION_ID).points.newest(100_000)
+        found = (
+            Repository.of(settings.warehouse, settings.application.application_id)
+            .reading(settings.application)
+            .statuses(points)
+        )
         return {status.id: status.gives for status in found}
 
     def connect(self, cluster: LocalCluster) -> None:
@@ -161,7 +163,7 @@ class _Failover:
         self.following.settings = load_settings(self.following.app_file)
 
     def points(self) -> list[RecoveryPoint]:
-        return RecoveryPointTable(self.following.settings.warehouse).newest(APPLICATION_ID, 100_000)
+        return Repository(self.following.settings.warehouse, APPLICATION_ID).points.newest(100_000)
 
     def refused(self, cluster: LocalCluster) -> None:
         """No command writes anything of another cluster."""
@@ -183,12 +185,12 @@ class _Failover:
         target = ("--target", cluster.bootstrap_servers)
         done = self.following.run("restore", "run", *target, *options)
         assert done.returncode == 0, (done.stdout, done.stderr)
-        newest = RestoresTable(self.following.settings.warehouse).all(APPLICATION_ID)[0]
+        newest = Repository(self.following.settings.warehouse, APPLICATION_ID).restores.all()[0]
         there = {int(value or b"") for _, value in _read(cluster.bootstrap_servers, "orders")}
         missing = sorted({*range(self.shop.sent)} - there)
         self.shop.send(cluster.bootstrap_servers, missing)
-        (point,) = RecoveryPointTable(self.following.settings.warehouse).load(
-            APPLICATION_ID, [newest.point_id]
+        (point,) = Repository(self.following.settings.warehouse, APPLICATION_ID).points.load(
+            [newest.point_id]
         )
         return point
 
@@ -363,8 +365,8 @@ def _readable(failover: _Failover) -> None:
 def _held_once(failover: _Failover, point: RecoveryPoint) -> None:
     """The backups have nothing of what the restore wrote, and all that came behind it."""
     settings = failover.following.settings
-    restore = RestoresTable(settings.warehouse).all(APPLICATION_ID)[0]
-    ends = OffsetMapsTable(settings.warehouse).ends(APPLICATION_ID, restore.restore_id)
+    restore = Repository(settings.warehouse, APPLICATION_ID).restores.all()[0]
+    ends = Repository(settings.warehouse, APPLICATION_ID).offset_maps.ends(restore.restore_id)
     ids = {topic.target: topic.target_topic_id for topic in restore.topics}
     ledger = Ledger(settings.warehouse, APPLICATION_ID)
     columns = ["topic", "partition", "topic_id", "start", "end", "read_start", "written"]

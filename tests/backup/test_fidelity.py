@@ -9,11 +9,11 @@ from confluent_kafka import Producer
 
 from kstreams_assets.kafka.raw_batch import RawRecord as RawLogRecord
 from kstreams_assets.kafka.raw_batch import header_name
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.repository.delta_log import delta_table
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import RestoreState
-from kstreams_assets.warehouse.table import delta_table
 from tests.backup.reading import Record, consume, stored
 from tests.backup.writing import RawRecord, producer, write_batch, write_raw
 from tests.kafka.batch_bytes import batch_bytes
@@ -22,6 +22,7 @@ from tests.streams.workbench import Workbench
 
 pytestmark = [
     *(pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster, pytest.mark.on_store),
+    pytest.mark.usefixtures("on_spark"),
 ]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -152,8 +153,7 @@ def test_header_names_that_are_no_text(workbench: Workbench) -> None:
     assert restored.state is RestoreState.COMMITTED
     there = TopicPartitionId(f"{request.prefix}{odd}", 0)
     with workbench.cluster.raw_log() as reader:
-        raw = reader.read({there: OffsetRange(0, 1)}, deadline_s=20)[there]
-    (batch,) = raw.batches
+        (batch,) = reader.read({there: OffsetRange(0, 1)}, deadline_s=20)[there]
     assert [record.headers for record in batch.records()] == [headers]
 
 

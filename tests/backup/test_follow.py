@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import requests
 
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.settings import KeepLine, KeepSettings
-from kstreams_assets.upkeep.copy import CopyResult, copy_warehouse
-from kstreams_assets.upkeep.expire import ExpireResult, expire
-from kstreams_assets.upkeep.verify import verify
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import Guarantee
+from kstreams_assets.model.point import Guarantee
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.settings import KeepSettings
+from kstreams_assets.upkeep.copy import CopyJob, CopyResult
+from kstreams_assets.upkeep.expire import ExpireJob, ExpireResult
+from kstreams_assets.upkeep.verify import VerifyJob
 from tests.backup.following import Following, new_following
 from tests.backup.writing import producer
 from tests.recovery.history import read_topics
@@ -155,7 +155,7 @@ def tried(kafka_cluster: LocalCluster, tmp_path: Path) -> Iterator[_Tried]:
 def test_a_hundred_looks_while_all_else_is_at_work(tried: _Tried, tmp_path: Path) -> None:
     """Follower, expire and copy change the warehouse meanwhile, and nothing is a false alarm."""
     trial, following = tried.trial, tried.following
-    keep = KeepSettings(all_s=30, lines=(KeepLine("hourly", 86_400),), minimum=3)
+    keep = KeepSettings(all="30s", hourly="1d", minimum=3)
     settings = replace(following.settings, keep=keep)
     to = warehouse_at(tmp_path / "second").root
     expired: list[ExpireResult] = []
@@ -163,8 +163,8 @@ def test_a_hundred_looks_while_all_else_is_at_work(tried: _Tried, tmp_path: Path
 
     def upkeep(over: threading.Event) -> None:
         while not over.wait(1):
-            expired.append(expire(settings, run_id=f"expire-{len(expired)}"))
-            copied.append(copy_warehouse(settings.warehouse, to))
+            expired.append(ExpireJob(settings, run_id=f"expire-{len(expired)}").run())
+            copied.append(CopyJob(settings.warehouse, to).run())
 
     apps = [trial.app("i0", threads=2, config={**QUICK_SESSIONS, **NO_PURGE})]
     with running(apps), trial.load(rate=500):
@@ -174,7 +174,7 @@ def test_a_hundred_looks_while_all_else_is_at_work(tried: _Tried, tmp_path: Path
             began, looks = time.monotonic(), 0
             # Also across the ends of some windows, which are put together then.
             while looks < 100 or time.monotonic() - began < 150:
-                found = verify(settings, full=looks % 2 == 1)
+                found = VerifyJob(settings, full=looks % 2 == 1).run()
                 assert found.damages == (), [str(one.finding) for one in found.damages]
                 looks += 1
         following.wait_until_it_has_all()
@@ -185,8 +185,11 @@ def test_a_hundred_looks_while_all_else_is_at_work(tried: _Tried, tmp_path: Path
     assert any(done.topics for done in expired), "nothing was put together"
     assert len(copied) > 3
     assert all(done.lacking == () for done in copied)
-    copy_warehouse(settings.warehouse, to)
-    assert verify(replace(settings, warehouse=Warehouse(to)), full=True, record=False).damages == ()
+    CopyJob(settings.warehouse, to).run()
+    assert (
+        VerifyJob(replace(settings, warehouse=Warehouse(to)), full=True, record=False).run().damages
+        == ()
+    )
     covered = following.covered_points()
     assert len(covered) >= 3
     assert wrong_points(trial, trial.history(), covered) == {}

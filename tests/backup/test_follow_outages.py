@@ -13,12 +13,16 @@ import pytest
 
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup import follow as module
-from kstreams_assets.backup.amounts import Pace, Progress
+from kstreams_assets.backup.amounts import Pace, Phase, Progress
 from kstreams_assets.backup.follow import Follower, follow, status_of
 from kstreams_assets.backup.follower_status import catching_up
 from kstreams_assets.errors import ClusterUnavailableError, KStreamsAssetsError, SparkJobError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.lease import LeaseLostError, warehouse_lock
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.repository import repository
+from kstreams_assets.store.folders import FolderStore
+from kstreams_assets.store.locks import LeaseLostError
 from tests.cli.application import document, write
 from tests.store.place import warehouse_at
 from tests.timing import DEADLINE_S, eventually
@@ -142,7 +146,7 @@ def test_a_status_that_cannot_be_written_is_no_failure(
     shop = _follower(tmp_path, "shop")
     with _following(shop):
         _goes_on(shop)
-        monkeypatch.setattr(module, "put_text", full)
+        monkeypatch.setattr(FolderStore, "put_text", full)
         _goes_on(shop)
         assert shop.status.failures == 0
 
@@ -152,8 +156,8 @@ def test_a_store_that_is_away_from_the_start_is_waited_for(
 ) -> None:
     away = _Away(OSError("AWS Error NETWORK_CONNECTION"))
     away.is_away.set()
-    make = module.make_warehouse
-    monkeypatch.setattr(module, "make_warehouse", lambda root: (away(), make(root)))
+    make = Warehouse.make
+    monkeypatch.setattr(Warehouse, "make", lambda warehouse: (away(), make(warehouse)))
     shop = _follower(tmp_path, "shop")
     with _following(shop):
         assert eventually(lambda: shop.status.failures)
@@ -213,7 +217,7 @@ def test_whoever_has_lost_its_lease_ends_before_its_next_step(
 
             yield Lost()
 
-    monkeypatch.setattr(module, "warehouse_lock", locked)
+    monkeypatch.setattr(repository, "warehouse_lock", locked)
     shop = _follower(tmp_path, "shop")
     with _following(shop) as end:
         _goes_on(shop)
@@ -244,9 +248,8 @@ def test_it_is_stuck_when_it_does_nothing_and_not_while_it_tells_of_progress(
     assert shop.stuck() == ""
     shop._success -= module._STUCK_S + 1
     assert shop.stuck().startswith("Its last success was 30 min ")
-    make = module.make_warehouse
-    make(shop.settings.warehouse.root)
-    shop._has_read(Progress(0, 1e9, None))
+    shop.settings.warehouse.make()
+    shop._has_read(Progress(Phase.RECORDS, 0, 1e9))
     assert shop.stuck() == ""
 
 
@@ -255,11 +258,11 @@ def test_how_far_a_first_backup_is_stands_in_the_status_of_a_follower_that_runs(
 ) -> None:
     shop = _follower(tmp_path, "shop")
     warehouse = shop.settings.warehouse
-    module.make_warehouse(warehouse.root)
-    shop._has_read(Progress(0, 100e9, Pace(10e6, "")))
+    warehouse.make()
+    shop._has_read(Progress(Phase.RECORDS, 0, 100e9, Pace(10e6, "")))
     assert catching_up(warehouse, "shop") == "First backup: 0 % read, about 2 h 46 min left."
     assert shop.trouble() == f"No point is covered yet. {catching_up(warehouse, 'shop')}"
-    shop._has_read(Progress(34e9, 66e9, None))
+    shop._has_read(Progress(Phase.RECORDS, 34e9, 66e9))
     assert catching_up(warehouse, "shop").startswith("First backup: 34 % read, about ")
     shop._tell(ended_at_ms=1)
     assert catching_up(warehouse, "shop") == ""
@@ -267,7 +270,7 @@ def test_how_far_a_first_backup_is_stands_in_the_status_of_a_follower_that_runs(
 
 def test_a_status_of_another_release_is_read(tmp_path: Path) -> None:
     shop = _follower(tmp_path, "shop")
-    module.make_warehouse(shop.settings.warehouse.root)
+    shop.settings.warehouse.make()
     shop._tell()
     path = module.status_file(shop.settings.warehouse, "shop")
     told = json.loads(path.read_text())

@@ -7,16 +7,17 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.settings import BackupSettings, KeepSettings
-from kstreams_assets.upkeep.expire import expire
-from kstreams_assets.upkeep.verify import verify
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import PointStatus
-from kstreams_assets.warehouse.ledger import INCREMENT, Ledger, TopicFactsTable
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.records import file_actions
-from kstreams_assets.warehouse.spans import GapCause, Window
+from kstreams_assets.backup.increments import IncrementMerger
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restorability import PointStatus
+from kstreams_assets.model.spans import GapCause, SpanKey, SpanKind, Window
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.repository.ledger import Ledger, TopicFactsTable
+from kstreams_assets.repository.records import file_actions
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import KeepSettings
+from kstreams_assets.upkeep.expire import ExpireJob
+from kstreams_assets.upkeep.verify import VerifyJob
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import write
 from tests.streams.workbench import NoSpark, Workbench
@@ -30,7 +31,6 @@ HOUR_MS = 3_600_000
 def window(workbench: Workbench) -> Window:
     """The open window; a run here needs no Spark."""
     workbench.spark = NoSpark()
-    workbench.settings = BackupSettings()
     start_ms = time.time_ns() // 1_000_000 - 1
     window = Window(start_ms, start_ms + HOUR_MS, "w")
     workbench.windows.append(window)
@@ -38,7 +38,11 @@ def window(workbench: Workbench) -> Window:
 
 
 def _status(bench: Workbench, point: RecoveryPoint) -> PointStatus:
-    return Contents(bench.warehouse, bench.application).statuses([point])[0]
+    return (
+        Repository.of(bench.warehouse, bench.application.application_id)
+        .reading(bench.application)
+        .statuses([point])[0]
+    )
 
 
 def _increment(bench: Workbench, window: Window) -> RecoveryPoint:
@@ -106,7 +110,9 @@ def test_facts_of_topics_travel_with_the_first_increment_and_whenever_they_chang
         points.append(_increment(workbench, window))
     assert [row.topic for row in table.between(0, window.end_ms)].count(topic) == 1
     assert [row.topic for row in table.between(0, window.end_ms)].count(log) == 2
-    contents = Contents(workbench.warehouse, workbench.application)
+    contents = Repository.of(workbench.warehouse, workbench.application.application_id).reading(
+        workbench.application
+    )
     for point, lag in zip(points, ("7", "7", "9", "9"), strict=True):
         lives = {cut.topic: cut.topic_id for cut in point.partitions}
         noted = contents.facts(point, lives)
@@ -121,7 +127,7 @@ def test_facts_of_topics_travel_with_the_first_increment_and_whenever_they_chang
 STEPS: dict[str, tuple[type, str]] = {
     "the last increment": (Ledger, "record_increment"),
     "the rows of the window": (Ledger, "record"),
-    "the end of the increments": (BackupRun, "_drop_superseded"),
+    "the end of the increments": (IncrementMerger, "drop_superseded"),
     "their rows": (Ledger, "keep_increments"),
 }
 
@@ -161,15 +167,15 @@ def test_increments_that_a_killed_run_left_are_no_damage_and_go(
         write(workbench, topic, count)
         point = _increment(workbench, window)
     with monkeypatch.context() as patch:
-        patch.setattr(BackupRun, "_drop_superseded", _killed())
+        patch.setattr(IncrementMerger, "drop_superseded", _killed())
         with pytest.raises(KeyboardInterrupt):
             workbench.back_up(window)
-    settings = replace(workbench.application_settings, keep=KeepSettings(all_s=0, minimum=1))
+    settings = replace(workbench.application_settings, keep=KeepSettings(all="0s", minimum=1))
     assert workbench.ledger.increments_of(window)
-    assert verify(settings, full=True, record=False, settle_s=0).damages == ()
+    assert VerifyJob(settings, full=True, record=False, settle_s=0).run().damages == ()
 
     if cleaner == "expire":
-        expire(settings, run_id="one")
+        ExpireJob(settings, run_id="one").run()
     else:
         later = Window(window.end_ms, window.end_ms + HOUR_MS, "x")
         workbench.windows.append(later)
@@ -177,9 +183,9 @@ def test_increments_that_a_killed_run_left_are_no_damage_and_go(
 
     assert workbench.ledger.increments_of(window) == []
     there = file_actions(workbench.records_path)["window"].to_pylist()
-    assert not [key for key in there if INCREMENT in key]
+    assert not [key for key in there if SpanKey.of(key).kind is SpanKind.INCREMENT]
     assert _status(workbench, point).covered
-    assert verify(settings, full=True, record=False, settle_s=0).damages == ()
+    assert VerifyJob(settings, full=True, record=False, settle_s=0).run().damages == ()
 
 
 def test_an_increment_whose_row_is_gone_is_damage(workbench: Workbench, window: Window) -> None:
@@ -187,10 +193,11 @@ def test_an_increment_whose_row_is_gone_is_damage(workbench: Workbench, window: 
     for count in (7, 9):
         write(workbench, topic, count)
         _increment(workbench, window)
-    with workbench.ledger.locked("test", 10) as lock:
+    repo = Repository.open(workbench.application_settings)
+    with repo.writing(Lock.APPLICATION, purpose="test", wait_s=10) as lock:
         last = workbench.ledger.increments_of(window)[-1]
         workbench.ledger.keep_increments(window, [last], lock)
-    found = verify(workbench.application_settings, record=False, settle_s=0)
+    found = VerifyJob(workbench.application_settings, record=False, settle_s=0).run()
     assert [damage.topic for damage in found.errors] == [topic]
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from kstreams_assets.lease import _is_alive
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.model.spans import Window
+from kstreams_assets.store.locks import _is_alive
 from tests.backup.driving import driver
 from tests.backup.reading import Record, consume, stored
 from tests.backup.writing import open_transaction, send, write

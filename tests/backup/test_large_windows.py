@@ -9,20 +9,21 @@ from urllib.parse import unquote
 
 import pytest
 
-from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.backup.commits import SpanReader
+from kstreams_assets.backup.run import estimate
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.spans import GapCause, SpanContent, Window
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.records import file_actions
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.records import file_actions
-from kstreams_assets.warehouse.spans import GapCause, SpanContent, Window
 from spark_resources import span_tasks
 from spark_resources.work import ReadRange
 from tests.backup.reading import consume, stored
 from tests.backup.writing import open_transaction, write
-from tests.streams.workbench import NoSpark, Workbench
-from tests.warehouse.disk import on_disk
+from tests.repository.disk import on_disk
+from tests.streams.workbench import NoSpark, OnSpark, Workbench
 
 pytestmark = [pytest.mark.kafka]
 
@@ -30,7 +31,7 @@ PARTITIONS = 2
 RECORDS = 400
 IN_PARTS = BackupSettings(commit_bytes=200_000, part_bytes=100_000)
 """Records count as 1 kB each: a part is about a hundred of them."""
-ON_SPARK = replace(IN_PARTS, few_offsets=0)
+ON_SPARK = OnSpark(commit_bytes=200_000, part_bytes=100_000)
 
 
 @pytest.fixture
@@ -62,18 +63,18 @@ def topics(workbench: Workbench) -> list[str]:
 def _watched(kill_at: int | None = None) -> Iterator[list[int]]:
     """The offsets that each commit read; the run is killed before the commit of this number."""
     reads: list[int] = []
-    original = BackupRun._write
+    original = SpanReader._write
 
     def counting(
-        run: BackupRun, folder: Path, spans: Any, asked: Sequence[ReadRange], *rest: Any
+        reader: SpanReader, folder: Path, spans: Any, asked: Sequence[ReadRange], *rest: Any
     ) -> Any:
         reads.append(sum(one.end - one.start for one in asked))
         if len(reads) == kill_at:
             raise KeyboardInterrupt
-        return original(run, folder, spans, asked, *rest)
+        return original(reader, folder, spans, asked, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BackupRun, "_write", counting)
+        patch.setattr(SpanReader, "_write", counting)
         yield reads
 
 
@@ -89,7 +90,12 @@ def _complete(bench: Workbench, topics: Sequence[str]) -> None:
         )
     points = [point for point in bench.points() if point.taken_at_ms < window.end_ms]
     assert len(points) == 2
-    assert all(one.covered for one in Contents(bench.warehouse, bench.application).statuses(points))
+    assert all(
+        one.covered
+        for one in Repository.of(bench.warehouse, bench.application.application_id)
+        .reading(bench.application)
+        .statuses(points)
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,12 +128,10 @@ def test_a_window_in_parts_is_the_window_at_once(
 
 
 def _copy_points(bench: Workbench, other: Workbench) -> None:
-    from kstreams_assets.warehouse.points import RecoveryPointTable
-    from kstreams_assets.warehouse.table import make_warehouse
 
-    make_warehouse(other.warehouse.root)
+    other.warehouse.make()
     for point in bench.points()[:2]:
-        RecoveryPointTable(other.warehouse).append(point)
+        Repository(other.warehouse, point.application_id).points.append(point)
 
 
 def _contents(bench: Workbench) -> list[tuple[object, ...]]:
@@ -267,10 +271,10 @@ def test_an_estimate_is_what_is_read_then_and_writes_nothing(
 ) -> None:
     workbench.spark = NoSpark()
     (window,) = workbench.windows
-    known = workbench.run().estimate([window], newest_closed=window)
+    known = estimate(workbench.run().ctx, [window], newest_closed=window)
     with _watched(3) as reads, pytest.raises(KeyboardInterrupt):
         workbench.back_up()
-    rest = workbench.run().estimate([window], newest_closed=window)
+    rest = estimate(workbench.run().ctx, [window], newest_closed=window)
     assert known.offsets == rest.offsets + sum(reads[:-1])
     assert {one.topic: one.offsets for one in known.topics} == {
         topic: sum(workbench.cluster.high_watermarks(_ids(workbench, topic)).values())
@@ -289,8 +293,8 @@ def test_without_a_point_the_estimate_reaches_up_to_now(
     write(workbench, topics[0], 2_000)
     following = replace(window, start_ms=window.end_ms, end_ms=window.end_ms + 60_000, key="w0001")
     before = len(workbench.points())
-    first = workbench.run().estimate([window], newest_closed=window)
-    both = workbench.run().estimate([window, following], newest_closed=following)
+    first = estimate(workbench.run().ctx, [window], newest_closed=window)
+    both = estimate(workbench.run().ctx, [window, following], newest_closed=following)
     assert both.offsets == first.offsets + 2_000
     assert len(workbench.points()) == before
     sizes = workbench.cluster.log_sizes(_ids(workbench, topics[0]))

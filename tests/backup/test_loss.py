@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.commits import SpanReader
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.warehouse.spans import Gap, GapCause
+from kstreams_assets.model.spans import Gap, GapCause
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import producer, send, write
 from tests.streams.workbench import Workbench
@@ -78,7 +78,7 @@ def test_recreated_topic(workbench: Workbench, count: int) -> None:
 
     assert set(lost) == {(second.key, topic, LOSS), (second.key, topic, CHANGED)}
     assert f"{topic}-0: from offset 10 on, end unknown (topic_rec" in lost[second.key, topic, LOSS]
-    assert "deleted and created anew" in lost[second.key, topic, CHANGED]
+    assert "deleted and recreated" in lost[second.key, topic, CHANGED]
     new_life = consume(workbench.bootstrap_servers, topic)
     assert stored(workbench, topic, {second.key}) == new_life
     assert offsets(new_life) == [*range(count)]
@@ -234,13 +234,14 @@ def test_compaction_is_explained_and_takes_nothing_from_what_is_stored(
     assert [b.unproven_points for b in backups[0].topics] == [(), ()]
 
 
+@pytest.mark.usefixtures("on_spark")
 class TestWhileSparkReads:
     """The log moves between the plan and the read, or under the read."""
 
     @pytest.fixture
     def before_write(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
         """Have something done once, just before Spark reads."""
-        write_spans = BackupRun._write
+        write_spans = SpanReader._write
 
         def install(action: Callable[[], None]) -> None:
             actions = [action]
@@ -250,7 +251,7 @@ class TestWhileSparkReads:
                     actions.pop()()
                 return write_spans(*arguments)
 
-            monkeypatch.setattr(BackupRun, "_write", write)
+            monkeypatch.setattr(SpanReader, "_write", write)
 
         return install
 

@@ -8,16 +8,19 @@ from confluent_kafka import Producer
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.accounting import Accountant
+from kstreams_assets.backup.increments import IncrementMerger
 from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.backup.replacement import files_that_stay, poorer_partitions
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.files import NewFile
+from kstreams_assets.model.recordings import LedgerEntry
+from kstreams_assets.model.spans import SpanContent, SpanResult, Window
+from kstreams_assets.model.tables import Lock
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.records import file_actions
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.committer import NewFile
-from kstreams_assets.warehouse.ledger import LedgerEntry
-from kstreams_assets.warehouse.records import file_actions
-from kstreams_assets.warehouse.spans import SpanContent, SpanResult, Window
 from tests.backup.reading import newest_files, offsets, stored
 from tests.backup.record_files import write_records
 from tests.backup.samples import span, window
@@ -31,7 +34,7 @@ HOUR_MS = 3_600_000
 def opened(workbench: Workbench) -> Window:
     """A window that is open; a run here needs no Spark, and waits no second."""
     workbench.spark = NoSpark()
-    workbench.settings = BackupSettings(stable_wait_s=0.5)
+    workbench.settings = BackupSettings(stable_wait_seconds=0.5)
     start_ms = time.time_ns() // 1_000_000 - 1
     workbench.windows.append(Window(start_ms, start_ms + HOUR_MS, "w"))
     return workbench.windows[0]
@@ -82,14 +85,14 @@ def test_increments_of_a_topic_that_could_not_be_read_at_the_end_stay(
         workbench.delete_records(alerts, 8)
 
     if readable == "in the same run":
-        fold = BackupRun._fold
+        close = IncrementMerger.close
 
-        def folded(run: BackupRun, window: Window) -> list[WindowBackup]:
-            done = fold(run, window)
+        def closed_then_ended(merger: IncrementMerger, window: Window) -> list[WindowBackup]:
+            done = close(merger, window)
             ended()
             return done
 
-        monkeypatch.setattr(BackupRun, "_fold", folded)
+        monkeypatch.setattr(IncrementMerger, "close", closed_then_ended)
     else:
         backups = workbench.back_up(closed)
         assert _red(workbench, backups, alerts) == {"every_offset_accounted"}
@@ -152,7 +155,8 @@ def test_increments_with_offsets_missing_between_them(
     for _ in range(3):
         write(workbench, topic, 5)
         _increment(workbench)
-    with workbench.ledger.locked("test", 10) as lock:
+    repo = Repository.open(workbench.application_settings)
+    with repo.writing(Lock.APPLICATION, purpose="test", wait_s=10) as lock:
         first, _, last = workbench.ledger.increments_of(opened)
         workbench.ledger.keep_increments(opened, [first, last], lock)
     if lost:
@@ -172,7 +176,6 @@ def test_a_damaged_partition_is_read_again_beside_one_that_kafka_lost(
     workbench: Workbench,
 ) -> None:
     workbench.spark = NoSpark()
-    workbench.settings = BackupSettings()
     topic = workbench.topic("orders", partitions=3)
     for partition in range(3):
         write(workbench, topic, 10, partition=partition)
@@ -202,7 +205,6 @@ def test_what_kafka_loses_while_it_is_read_again_stays_stored(
     workbench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workbench.spark = NoSpark()
-    workbench.settings = BackupSettings()
     topic = workbench.topic("orders", partitions=2)
     for partition in range(2):
         write(workbench, topic, 10, partition=partition)
@@ -260,20 +262,22 @@ def _new(path: Path, partition: int, found: list[int]) -> NewFile:
 def test_offset_by_offset(
     tmp_path: Path, held: list[int], read: list[int], poorer: bool, damaged: bool
 ) -> None:
-    write_records(tmp_path, window(0).key, P0, held)
-    write_records(tmp_path, window(0).key, P1, [4])
+    repo = Repository(Warehouse(tmp_path), "shop")
+    path = tmp_path / "records" / "shop"
+    write_records(path, window(0).key, P0, held)
+    write_records(path, window(0).key, P1, [4])
     if damaged:
-        rows = file_actions(tmp_path).to_pylist()
-        file = next(tmp_path / row["path"] for row in rows if row["partition"] == 0)
+        rows = file_actions(path).to_pylist()
+        file = next(path / row["path"] for row in rows if row["partition"] == 0)
         file.write_bytes(b"PAR1")
     spans = (span(0, 10), span(0, 10, partition=1))
     entries = (_entry(0, len(held)), _entry(1, 1))
     topic = TopicPlan(window(0), AppTopic("t", TopicRoles()), spans, entries)
-    files = [_new(tmp_path, 1, [4])]
+    files = [_new(path, 1, [4])]
     if read:
-        files.append(_new(tmp_path, 0, read))
-    assert poorer_partitions(tmp_path, topic, files) == ({P0} if poorer else set())
-    rows = [r for r in file_actions(tmp_path).to_pylist() if r["window"] == window(0).key]
-    path = next(row["path"] for row in rows if row["partition"] == 0)
-    assert files_that_stay(tmp_path, [topic.without({P0})]) == {path}
-    assert files_that_stay(tmp_path, [topic]) == set()
+        files.append(_new(path, 0, read))
+    assert poorer_partitions(repo, topic, files) == ({P0} if poorer else set())
+    rows = [r for r in file_actions(path).to_pylist() if r["window"] == window(0).key]
+    name = next(row["path"] for row in rows if row["partition"] == 0)
+    assert files_that_stay(repo, [topic.without({P0})]) == {name}
+    assert files_that_stay(repo, [topic]) == set()

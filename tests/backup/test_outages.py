@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets import lease
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.store import ObjectPath
+from kstreams_assets.store import ObjectPath, locks
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
 from tests.backup import spark_follower, throttled_follower
 from tests.backup.following import Following, new_following
@@ -185,7 +184,7 @@ def _killed_again_and_again() -> "Iterator[None]":
 def unnoticed_processes() -> "Iterator[None]":
     """Leases are seen as from another machine."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lease, "_machine", lambda: "another machine")
+        patched.setattr(locks, "_machine", lambda: "another machine")
         yield
 
 

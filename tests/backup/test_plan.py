@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kstreams_assets.backup.commits import commit_groups
 from kstreams_assets.backup.planner import LogState, plan_span, read_ranges
-from kstreams_assets.backup.run import commit_groups
 from kstreams_assets.backup.windows import Edges
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.lineage import Continuation, Origins
-from kstreams_assets.warehouse.restored_ranges import RestoredRange
-from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
-from kstreams_assets.warehouse.spans import (
+from kstreams_assets.model.lineage import Continuation, Origins
+from kstreams_assets.model.restored_ranges import RestoredRange
+from kstreams_assets.model.restores import RestoreState, StoredRestore
+from kstreams_assets.model.spans import (
     LOSSES,
     Gap,
     GapCause,
@@ -23,6 +22,7 @@ from kstreams_assets.warehouse.spans import (
     SpanPlan,
     SpanResult,
 )
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from spark_resources.work import ReadRange
 from tests.backup.samples import backup, cut, point, result, span, window, window_backup
 
@@ -87,7 +87,7 @@ SINCE = Continuation(
     Origins(
         {
             ("t", 0, "life-2"): RestoredRange(
-                "app", "r1", "point-5", RestoreState.COMMITTED, RestoreMode.STATE,
+                "app", "r1", "point-5", RestoreState.COMMITTED,
                 T0, T0, "life-2", OffsetRange(0, 40),
             )
         }

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from tests.backup.following import Following, new_following
 from tests.backup.writing import producer

@@ -8,21 +8,13 @@ from pathlib import Path
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.maintenance import maintain, retention_of
-from kstreams_assets.settings import (
-    ApplicationSettings,
-    RecoveryPointSettings,
-    WindowSchedule,
-)
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import (
-    RestoreMode,
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-)
+from kstreams_assets.recovery.maintenance import maintain
+from kstreams_assets.recovery.retention import retention_of
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 from tests.clock import freeze_time
@@ -38,7 +30,7 @@ def _settings(root: Path) -> ApplicationSettings:
         connection=KafkaConnection(bootstrap_servers="localhost:1"),
         warehouse=Warehouse(root),
         windows=WindowSchedule.every("hour", start="2026-10-20"),
-        recovery_points=RecoveryPointSettings(keep_all_s=7),
+        recovery_points=RecoveryPointSettings(keep_all_hours=7 / 3_600),
     )
 
 
@@ -94,7 +86,7 @@ def test_the_point_of_a_restore_stays_until_it_is_finished(tmp_path: Path) -> No
     """The restore begins when the recorder runs already."""
     settings = _settings(tmp_path)
     retention = retention_of(settings)
-    points, restores = RecoveryPointTable(settings.warehouse), RestoresTable(settings.warehouse)
+    points, restores = Repository.open(settings).points, Repository.open(settings).restores
     now_ms = time.time_ns() // 1_000_000
     old = [now_ms // HOUR_MS * HOUR_MS - 2 * HOUR_MS + second * 1000 for second in range(1, 4)]
     points.append_many(point(at_ms) for at_ms in (*old, now_ms))
@@ -103,12 +95,12 @@ def test_the_point_of_a_restore_stays_until_it_is_finished(tmp_path: Path) -> No
     restores.append(_restore(RestoreState.PLANNED, restored))
     restores.append(replace(_restore(RestoreState.PLANNED, first), application_id="shop-eu"))
     assert maintain(settings.warehouse, APPLICATION_ID, retention).points_dropped == 1
-    left = [instant.id for instant in points.instants(APPLICATION_ID)]
+    left = [instant.id for instant in points.instants()]
     assert left == [restored, last, f"point-{now_ms}"]
 
     restores.append(_restore(RestoreState.COMMITTED, restored))
     assert maintain(settings.warehouse, APPLICATION_ID, retention).points_dropped == 0
     restores.append(_restore(RestoreState.FINISHED, restored))
     assert maintain(settings.warehouse, APPLICATION_ID, retention).points_dropped == 1
-    left = [instant.id for instant in points.instants(APPLICATION_ID)]
+    left = [instant.id for instant in points.instants()]
     assert left == [last, f"point-{now_ms}"]

@@ -8,10 +8,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.planner import WindowsChangedError
 from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.checks import Severity
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.model.spans import Window
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import RawRecord, write, write_raw
 from tests.streams.workbench import NoSpark, Workbench
@@ -34,6 +35,7 @@ def spans(*backups: WindowBackup) -> dict[tuple[str, int], tuple[int, int]]:
     }
 
 
+@pytest.mark.usefixtures("on_spark")
 def test_windows_tile_the_log_in_whatever_order_they_are_backed_up(workbench: Workbench) -> None:
     topic = workbench.topic("orders", partitions=2)
     for _ in range(4):
@@ -59,6 +61,7 @@ def test_windows_tile_the_log_in_whatever_order_they_are_backed_up(workbench: Wo
     assert spans(*workbench.back_up()) == spans(*one_by_one, *as_a_range)
 
 
+@pytest.mark.usefixtures("on_spark")
 def test_an_empty_window_is_recorded_as_empty_without_spark(workbench: Workbench) -> None:
     topic = workbench.topic("silent", partitions=2)
     window = workbench.close_window()
@@ -71,6 +74,7 @@ def test_an_empty_window_is_recorded_as_empty_without_spark(workbench: Workbench
     assert not workbench.records_path.exists()
 
 
+@pytest.mark.usefixtures("on_spark")
 def test_a_window_before_the_first_point_is_empty_and_done(workbench: Workbench) -> None:
     topic = workbench.topic("early")
     write(workbench, topic, 5)
@@ -217,7 +221,7 @@ def test_what_an_earlier_release_passed_over_is_red_until_a_window_takes_it_in(
     write(workbench, topic, 5)
     first = workbench.close_window()
     workbench.windows[0] = first = replace(first, start_ms=taken.taken_at_ms + 1)
-    replace(workbench.run(), begins_ms=0).execute([first], newest_closed=None)
+    BackupRun(replace(workbench.run().ctx, begins_ms=0)).execute([first], newest_closed=None)
     assert offsets(stored(workbench, topic)) == [*range(30, 35)]
 
     write(workbench, topic, 5)
@@ -240,7 +244,7 @@ def test_windows_of_another_length_over_the_same_time_are_refused(workbench: Wor
     first = workbench.close_window()
     workbench.back_up(first)
     longer = replace(first, end_ms=first.end_ms + 60_000, key="longer")
-    with pytest.raises(WindowsChangedError, match="longer overlaps window w0000"):
+    with pytest.raises(ConfigurationError, match="longer overlaps window w0000"):
         workbench.back_up(longer)
 
 

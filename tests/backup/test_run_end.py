@@ -6,13 +6,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.backup.commits import Committer
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restorability import PointStatus, Restores
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.backup.reading import consume
 from tests.backup.writing import producer, send, write
 from tests.streams.workbench import NoSpark, Workbench
@@ -29,9 +29,10 @@ def _statuses(bench: Workbench, points: list[RecoveryPoint]) -> list[PointStatus
         warehouse=bench.warehouse,
         windows=WindowSchedule.every("hour", start="2026-10-20"),
     )
-    return Contents.of(settings).statuses(points)
+    return Repository.open(settings).reading(settings).statuses(points)
 
 
+@pytest.mark.usefixtures("on_spark")
 def test_also_when_there_was_nothing_to_read_but_not_when_it_failed(
     workbench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,7 +47,7 @@ def test_also_when_there_was_nothing_to_read_but_not_when_it_failed(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(BackupRun, "_back_up_settled", fail)
+    monkeypatch.setattr(Committer, "_settled", fail)
     with pytest.raises(ZeroDivisionError):
         workbench.back_up()
     assert len(workbench.points()) == 2
@@ -94,7 +95,7 @@ def test_compaction_leaves_sealed_points_exact_and_makes_others_unproven(
     workbench.close_window()
     send(sender, changelog, b"a", b"b")
     sealed = workbench.take_point()
-    without_seal = RecoveryPointSettings(seal_bytes=0)
+    without_seal = RecoveryPointSettings(seal_mib=0)
     send(sender, changelog, b"a", b"b")
     unsealed = Recorder(
         workbench.application, workbench.cluster, workbench.warehouse, without_seal

@@ -10,25 +10,28 @@ import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup import run as run_points
-from kstreams_assets.backup.run import BackupRun, window_backups
+from kstreams_assets.backup.context import RunContext
+from kstreams_assets.backup.recorded import window_backups
+from kstreams_assets.backup.run import ensure_closing_point, take_last_point
 from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import WarehouseLockedError
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import Position, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Position, Window
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from kstreams_assets.store.locks import WarehouseLockedError
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.backup.samples import window as window_of
 from tests.streams.workbench import NoSpark
 
 CLOSED = window_of(3)
-SETTINGS = RecoveryPointSettings(seal_bytes=1, closing_seal_bytes=77)
+SETTINGS = RecoveryPointSettings(seal_mib=1, closing_seal_mib=77)
 HELD = {TopicPartitionId("log", 0): Position("life-1", 10)}
 
 
@@ -60,7 +63,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> _Recorder:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> BackupRun:
+def run(tmp_path: Path) -> RunContext:
     """Over an application with a changelog that is backed up to offset 10."""
     warehouse = Warehouse(tmp_path)
     stored = result(span(0, 10, topic="log", continues=False))
@@ -68,16 +71,15 @@ def run(tmp_path: Path) -> BackupRun:
     ledger.record([backup(stored, topic="log")], run_id="run-1")
     hold_records(warehouse, APPLICATION_ID)
     topic = AppTopic("log", TopicRoles({TopicRole.CHANGELOG}))
-    return BackupRun(
+    settings = ApplicationSettings(
         application=application(topic),
         topics=(topic,),
-        cluster=cast("KafkaCluster", None),
+        connection=KafkaConnection(bootstrap_servers="localhost:1"),
         warehouse=warehouse,
-        spark=NoSpark(),
-        run_id="run-2",
-        begins_ms=0,
+        windows=WindowSchedule.every("hour", start="2026-10-20"),
         recovery_points=SETTINGS,
     )
+    return RunContext(settings, (topic,), cast("KafkaCluster", None), NoSpark(), "run-2", 0)
 
 
 def _wishes(closes_window_end_ms: int | None) -> Mapping[str, Any]:
@@ -89,9 +91,9 @@ def _wishes(closes_window_end_ms: int | None) -> Mapping[str, Any]:
 
 
 def test_the_last_point_saves_only_what_no_backup_holds(
-    run: BackupRun, recorder: _Recorder
+    run: RunContext, recorder: _Recorder
 ) -> None:
-    taken = run.take_last_point()
+    taken = take_last_point(run)
     assert taken is not None
     assert taken.id == "point-35"
     assert recorder.asked == [_wishes(None)]
@@ -108,21 +110,21 @@ def test_the_last_point_saves_only_what_no_backup_holds(
     ids=["cluster", "lock"],
 )
 def test_a_last_point_that_cannot_be_taken_is_a_warning(
-    run: BackupRun,
+    run: RunContext,
     recorder: _Recorder,
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
     recorder.error = error
     with caplog.at_level(logging.WARNING):
-        assert run.take_last_point() is None
+        assert take_last_point(run) is None
     assert str(error) in caplog.text
 
 
-def test_other_errors_are_not_hidden(run: BackupRun, recorder: _Recorder) -> None:
+def test_other_errors_are_not_hidden(run: RunContext, recorder: _Recorder) -> None:
     recorder.error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
-        run.take_last_point()
+        take_last_point(run)
 
 
 @pytest.mark.parametrize(
@@ -134,21 +136,19 @@ def test_other_errors_are_not_hidden(run: BackupRun, recorder: _Recorder) -> Non
     ],
 )
 def test_the_newest_closed_window_gets_a_point_if_it_has_none(
-    run: BackupRun, recorder: _Recorder, closed: Window, taken_at_ms: int, asked: list[int]
+    run: RunContext, recorder: _Recorder, closed: Window, taken_at_ms: int, asked: list[int]
 ) -> None:
-    RecoveryPointTable(run.warehouse).append(point(taken_at_ms, cut(0, 9)))
-    run.ensure_closing_point(closed)
+    Repository(run.settings.warehouse, APPLICATION_ID).points.append(point(taken_at_ms, cut(0, 9)))
+    ensure_closing_point(run, closed)
     assert recorder.asked == [_wishes(end_ms) for end_ms in asked]
 
 
-def test_points_of_windows_whose_spans_had_holes_are_looked_up(run: BackupRun) -> None:
-    RecoveryPointTable(run.warehouse).append_many(
+def test_points_of_windows_whose_spans_had_holes_are_looked_up(run: RunContext) -> None:
+    Repository(run.settings.warehouse, APPLICATION_ID).points.append_many(
         [point(at, cut(0, end, topic="log")) for at, end in ((2, 4), (4, 9), (15, 9))]
     )
     whole = backup(result(span(0, 10, topic="log")), topic="log")
     thinned = replace(whole, spans=(replace(whole.spans[0], first_hole=4),))
     for backups, unproven in (([whole], [()]), ([thinned, whole], [("point-4",), ()])):
-        (window,) = window_backups(
-            run.warehouse, run.application, [whole.window], backups, WindowEdges([])
-        )
+        (window,) = window_backups(run.repo, [whole.window], backups, WindowEdges([]))
         assert [topic.unproven_points for topic in window.topics] == unproven

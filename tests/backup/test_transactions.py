@@ -10,10 +10,11 @@ from kstreams_assets.backup.accounting import Accountant
 from kstreams_assets.checks import Severity
 from kstreams_assets.errors import RawReadTimeoutError
 from kstreams_assets.kafka import raw_log
+from kstreams_assets.kafka.channel import Channel, FetchAnswer
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.model.spans import Gap, GapCause, SpanResult
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanResult
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import await_end, open_transaction, producer, send
 from tests.streams.workbench import NoSpark, Workbench
@@ -29,6 +30,7 @@ def _gaps(span: SpanResult) -> dict[GapCause, int | None]:
     return {gap.cause: gap.offsets for gap in span.gaps}
 
 
+@pytest.mark.usefixtures("on_spark")
 def test_interleaved_transactions_of_several_producers(workbench: Workbench) -> None:
     topic = workbench.topic("tx", partitions=2)
     plain = producer(workbench.bootstrap_servers)
@@ -88,7 +90,7 @@ def test_an_open_transaction_in_an_output_holds_up_that_topic_alone(
     workbench: Workbench,
 ) -> None:
     """Somebody else's; the application itself writes at least once, in front of it and behind."""
-    workbench.settings = BackupSettings(stable_wait_s=0.5)
+    workbench.settings = BackupSettings(stable_wait_seconds=0.5)
     topic = workbench.topic("in")
     output = workbench.topic("shared", partitions=2, role=TopicRole.OUTPUT)
     servers = workbench.bootstrap_servers
@@ -174,16 +176,16 @@ def test_many_small_transactions_are_explained_however_long_it_takes(
     """The log comes batch by batch, in four times the time that may pass without progress."""
     topic = _many_transactions(workbench, 60)
     window = workbench.close_window()
-    workbench.settings = BackupSettings(read_stall_s=1.0)
+    monkeypatch.setattr(BackupSettings, "read_stall_s", 1.0)
     monkeypatch.setattr(raw_log, "FIRST_FETCH_BYTES", 1)
     monkeypatch.setattr(raw_log, "LARGEST_FETCH_BYTES", 1)
-    fetch = raw_log._Fetching.answer
+    receive = raw_log.receive_fetch
 
-    def slowly(*arguments, **named):
+    def slowly(channel: Channel) -> FetchAnswer:
         time.sleep(0.07)
-        return fetch(*arguments, **named)
+        return receive(channel)
 
-    monkeypatch.setattr(raw_log._Fetching, "answer", slowly)
+    monkeypatch.setattr(raw_log, "receive_fetch", slowly)
     began = time.monotonic()
     backups = workbench.back_up(window)
     assert time.monotonic() - began > 4 * workbench.settings.read_stall_s
@@ -195,6 +197,7 @@ def test_many_small_transactions_are_explained_however_long_it_takes(
     assert len(stored(workbench, topic)) == 120
 
 
+@pytest.mark.usefixtures("on_spark")
 def test_what_could_not_be_looked_at_is_red_and_looked_at_again_without_a_second_copy(
     workbench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from kstreams_assets.warehouse.table import delta_table
+from kstreams_assets.repository.delta_log import delta_table
 from tests.backup.driving import driver
 from tests.backup.reading import consume, stored
 from tests.backup.writing import write

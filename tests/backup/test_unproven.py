@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.backup.run import unproven_points
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.spans import SpanResult
+from kstreams_assets.backup.recorded import unproven_points
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import SpanResult
 from tests.backup.samples import backup, cut, point, result, span
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from kstreams_assets.kafka import raw_log
 from kstreams_assets.kafka.channel import FetchAnswer
+from kstreams_assets.model.spans import GapCause, SpanResult, Window
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.records import file_actions
 from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.records import file_actions
-from kstreams_assets.warehouse.spans import GapCause, SpanResult, Window
 from tests.backup.reading import offsets, stored
 from tests.backup.writing import write
 from tests.streams.workbench import NoSpark, Workbench
@@ -76,10 +76,11 @@ def damage(monkeypatch: pytest.MonkeyPatch) -> Damage:
 
 
 @pytest.fixture
-def bench(workbench: Workbench) -> Workbench:
+def bench(workbench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """A run here needs no Spark, and gives up early."""
+    monkeypatch.setattr(BackupSettings, "read_stall_s", 1.0)
     workbench.spark = NoSpark()
-    workbench.settings = BackupSettings(read_stall_s=1.0, scan_stall_s=2.0)
+    workbench.settings = BackupSettings(scan_stall_seconds=2.0)
     return workbench
 
 

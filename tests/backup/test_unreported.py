@@ -17,9 +17,9 @@ import yaml
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.unreported import ReportMarks
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Gap, GapCause, Window
+from kstreams_assets.model.spans import Gap, GapCause, Window
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span, window_backup
 from tests.backup.writing import write
 from tests.cli.application import Program, document
@@ -35,7 +35,7 @@ LIMIT_S = 400
 
 _HELD_AFTER_THE_FIRST_COMMIT = """
 import sys, time
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.cli.main import main
 
 record = Ledger.record
@@ -135,7 +135,7 @@ class TestAfterAKill:
                 document(warehouse=str(root), windows={"every": "day", "start": KEYS[2]})
             )
         )
-        RecoveryPointTable(Warehouse(root)).append(
+        Repository(Warehouse(root), APPLICATION_ID).points.append(
             point(round(FIRST.timestamp() * 1000) + 2 * 86_400_000 + 1, cut(0, 9))
         )
         day = _stored(KEYS[2], FIRST + timedelta(2), timedelta(1))
@@ -153,14 +153,14 @@ class TestAfterAKill:
 def bench(workbench: Workbench) -> Workbench:
     """Three days with records and a point each; of the first, Kafka has lost ten records."""
     topics = [workbench.topic("orders", partitions=2), workbench.topic("gone")]
-    table = RecoveryPointTable(workbench.warehouse)
+    table = Repository(workbench.warehouse, workbench.application_id).points
     for day in range(DAYS):
         for topic in topics:
             write(workbench, topic, 20)
         point = workbench.take_point()
         noon_ms = round((FIRST + timedelta(day, hours=12)).timestamp() * 1000)
         table.append(replace(point, id=f"day-{day}", taken_at_ms=noon_ms))
-        table.drop(workbench.application_id, point.taken_at_ms, point.taken_at_ms, [point.id])
+        table.drop({point.id: point.taken_at_ms})
     workbench.delete_records(topics[0], 10)
     return workbench
 

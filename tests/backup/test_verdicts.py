@@ -8,15 +8,10 @@ from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS, checks_of, judge
 from kstreams_assets.checks import Evaluation, Severity
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.model.spans import Gap, GapCause, TopicFacts
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.restores import (
-    RestoreMode,
-    RestoreState,
-    StoredRestore,
-    StoredTopic,
-)
-from kstreams_assets.warehouse.spans import Gap, GapCause, TopicFacts
 from tests.backup.samples import FACTS, application, backup, cut, point, result, span, window_backup
 
 APPLICATION = application(
@@ -171,7 +166,7 @@ ANEW, AGAIN = replace(FACTS, topic_id="life-2"), replace(FACTS, topic_id="life-3
 LIVES = {
     "the same": (FIRST, FIRST, FACTS, FACTS, GREEN, ""),
     "first window": (UNSEEN, FIRST, FACTS, None, GREEN, ""),
-    "recreated in the window": (FIRST, SECOND, ANEW, FACTS, RED, "anew (ids life-1 -> life-2)"),
+    "recreated in the window": (FIRST, SECOND, ANEW, FACTS, RED, "recreated (ids life-1 -> life"),
     "since the window": (FIRST, FIRST, ANEW, FACTS, RED, "(ids life-1 -> life-2)"),
     "twice": (FIRST, SECOND, AGAIN, FACTS, RED, "(ids life-1 -> life-2 -> life-3)"),
     "while no point saw it": (UNSEEN, SECOND, ANEW, FACTS, RED, "(ids life-1 -> life-2)"),

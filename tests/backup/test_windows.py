@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kstreams_assets.backup.planner import LogState, plan_span
 from kstreams_assets.backup.windows import Edges, WindowEdges
+from kstreams_assets.model.point import PartitionCut, PointInstant, RecoveryPoint
+from kstreams_assets.model.point_bounds import at_edges
+from kstreams_assets.model.spans import Position, RecordedSpan, SpanPlan, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
-from kstreams_assets.warehouse.points import PointInstant, at_edges
-from kstreams_assets.warehouse.spans import Position, RecordedSpan, SpanPlan, Window
 from tests.backup.samples import STEP_MS, cut, point, window
 from tests.timing import processor_time
 

@@ -1,4 +1,4 @@
-"""The harness of benchmarks: rounds in turn, medians, ratios, and what README says of them."""
+"""The harness of benchmarks: rounds in turn, medians, ratios, and the table of them."""
 
 import json
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def test_a_result_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert "ratio ≤ 2.50: NOT MET; peak_mb ≤ 200: met" in page
 
 
-def test_readme_tells_what_was_measured_and_what_was_not(tmp_path: Path) -> None:
+def test_the_table_has_what_was_measured_and_what_was_not(tmp_path: Path) -> None:
     _ran(tmp_path)
     lines = table(tmp_path).splitlines()
     (backup,) = [line for line in lines if "5 % aborted" in line]
@@ -67,7 +67,7 @@ def test_readme_tells_what_was_measured_and_what_was_not(tmp_path: Path) -> None
     assert sum("not measured yet" in line for line in lines) == len(lines) - 3
 
 
-def test_a_trial_is_not_in_readme(tmp_path: Path) -> None:
+def test_a_trial_is_not_in_the_table(tmp_path: Path) -> None:
     _ran(tmp_path, scale=0.1)
     lines = table(tmp_path).splitlines()
     assert sum("not measured yet" in line for line in lines) == len(lines) - 2

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.rules import Place
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli import completeness
 from kstreams_assets.completeness import on_restores
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.restores import RestoreState, StoredRestore
+from kstreams_assets.model.rule_results import Outcome, RuleResult
+from kstreams_assets.model.spans import SpanContent, SpanResult, Window
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.warehouse.spans import SpanContent, SpanResult, Window
 from tests.backup.held_records import hold_records
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write
@@ -102,7 +102,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
 def app_file(tmp_path: Path, warehouse: Warehouse) -> Path:
     """Windows 00:00 and 01:00 are backed up, of 02:00 one topic of two; a point in each."""
     calendar = WindowCalendar(SCHEDULE)
-    table = RecoveryPointTable(warehouse)
+    table = Repository(warehouse, "shop").points
     for index, key in enumerate(KEYS[:3]):
         window = calendar.window(key)
         cuts = [cut(0, 9 * (index + 1), topic=topic) for topic in ("t", "u")]
@@ -162,7 +162,7 @@ def test_on_the_target_of_a_restore(
     program: Program, app_file: Path, warehouse: Warehouse, evaluation: _Evaluation
 ) -> None:
     made = outcomes.stored(outcomes.plan(RestoreRequest()), RestoreState.COMMITTED)
-    RestoresTable(warehouse).append(made)
+    Repository(warehouse, made.application_id).restores.append(made)
     command = ("completeness", "check", "--app", app_file, "--restore", made.restore_id)
     done = program(*command)
     assert (done.exit_code, done.err) == (0, "")
@@ -226,8 +226,11 @@ def test_json(program: Program, app_file: Path, evaluation: _Evaluation) -> None
     [
         (["--window", KEYS[0], "--point", "p"], "Several of --window, --as-of, --point and"),
         (["--window", "2026-10-20"], "There is no closed window '2026-10-20'"),
-        (["--rule", "lost"], "shop has no completeness rule lost for this place. Rules that it"),
-        (["--rule", ELSEWHERE], f"shop has no completeness rule {ELSEWHERE} for this place."),
+        (
+            ["--rule", "lost"],
+            "shop has no completeness rule lost to evaluate here. Available rules",
+        ),
+        (["--rule", ELSEWHERE], f"shop has no completeness rule {ELSEWHERE} to evaluate here."),
         (["--as-of", "2026-10-20T00:30:00Z"], "No recovery point that was complete at"),
         (["--as-of", "yesterday"], "as_of is 'yesterday'."),
         (["--restore", "r-9"], "shop has no restore 'r-9' in"),
@@ -252,13 +255,13 @@ def test_nothing_to_evaluate(program: Program, tmp_path: Path, evaluation: _Eval
         no_rule = program("completeness", "check", "--app", without)
         no_window = program("completeness", "check", "--app", empty)
     assert no_rule.exit_code == no_window.exit_code == 0
-    assert no_rule.err == "NOTE No completeness rule is declared for this place.\n"
+    assert no_rule.err == "NOTE No completeness rule is declared for this evaluation.\n"
     assert no_window.err.startswith("NOTE No window is backed up yet: run kstreams-assets backup")
     assert evaluation.asked == []
 
 
 def test_list(program: Program, app_file: Path, warehouse: Warehouse) -> None:
-    table = ResultsTable(warehouse)
+    table = Repository(warehouse, "shop").results
     table.record([result(evaluated_at_ms=1_000), result(rule=SMALL, evaluated_at_ms=2_000)])
     table.record([result(Outcome.VIOLATED, evaluated_at_ms=3_000, window=KEYS[0])])
     found = json.loads(program("completeness", "list", "--app", app_file, "--json").out)

@@ -62,7 +62,7 @@ def test_what_is_damaged_is_named(program: Program, stock: Stock, tmp_path: Path
     to = tmp_path / "copy"
     done = program("copy", "--warehouse", str(stock.warehouse.root), "--to", to)
     assert done.exit_code == 1
-    assert "LACKING window w0000, t-0: file records/shop/" in done.err
+    assert "MISSING window w0000, t-0: file records/shop/" in done.err
 
 
 def test_promoted(program: Program, stock: Stock, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_promoted(program: Program, stock: Stock, tmp_path: Path) -> None:
     assert program("copy", "--warehouse", str(stock.warehouse.root), "--to", to).exit_code == 0
     done = program("copy", "--promote", "--to", to)
     assert done.exit_code == 0
-    assert f"{to} is a warehouse now" in done.out
+    assert f"{to} is now a warehouse" in done.out
     refused = program("copy", "--warehouse", str(stock.warehouse.root), "--to", to)
     assert refused.exit_code == 2
     assert "is a warehouse of its own" in refused.err
@@ -81,10 +81,13 @@ def test_promoted(program: Program, stock: Stock, tmp_path: Path) -> None:
 def test_what_is_not_said(program: Program, arguments: list[str]) -> None:
     done = program("copy", *arguments)
     assert done.exit_code == 2
-    assert "It is not said" in done.err
+    assert "not specified" in done.err
 
 
-def test_a_copy_is_verified(program: Program, app_file: Path, tmp_path: Path) -> None:
+def test_a_copy_is_verified(
+    program: Program, app_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kstreams_assets.upkeep.verify.SETTLE_S", 0.2)
     assert program("copy", "--app", app_file).exit_code == 0
     options = ("--full", "--no-record", "--json")
     of_source = program("verify", "--app", app_file, *options)

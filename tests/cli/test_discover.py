@@ -11,14 +11,13 @@ from kstreams_assets.app_file.read import load_model
 from kstreams_assets.cli import discover as command
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee, RecoveryPoint
+from kstreams_assets.model.restorability import Restores
 from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from tests.cli.application import Program
-from tests.restore.trial import connection_to
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.feed import Record, produce
 from tests.streams.oracle_app import OracleApp, OracleTopics, create_topics
 from tests.streams.table_app import STORE, TableApp, TableTopics
@@ -79,7 +78,7 @@ def test_of_an_application_that_has_just_started(
         assert point.guarantee is Guarantee.AT_LEAST_ONCE
         assert topics.orders in (point.undeclared_topics or ())
         assert f"topic {topics.orders} belongs to the application" in point.reason
-        (status,) = Contents.of(settings).statuses([point])
+        (status,) = Repository.open(settings).reading(settings).statuses([point])
         assert status.gives in (Restores.UNPROVEN, Restores.NOTHING)
 
         again = program("discover", "--app", file, "--output", file, "--force")

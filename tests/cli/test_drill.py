@@ -25,11 +25,11 @@ def drilled(monkeypatch: pytest.MonkeyPatch) -> list[DrillRequest]:
     """Drills give `REPORT`, or what a test puts in its place; their requests."""
     requests: list[DrillRequest] = []
 
-    def execute(_: object, request: DrillRequest) -> DrillReport:
+    def run(_: object, request: DrillRequest) -> DrillReport:
         requests.append(request)
         return REPORT
 
-    monkeypatch.setattr(drill_module.DrillRun, "execute", execute)
+    monkeypatch.setattr(drill_module.DrillJob, "run", run)
     return requests
 
 
@@ -74,7 +74,7 @@ def test_red_exits_1(
     report: DrillReport,
     told: str,
 ) -> None:
-    monkeypatch.setattr(drill_module.DrillRun, "execute", lambda *_: report)
+    monkeypatch.setattr(drill_module.DrillJob, "run", lambda *_: report)
     result = program("drill", "--app", _app(tmp_path))
     assert result.exit_code == 1
     assert told in result.out
@@ -84,7 +84,7 @@ def test_not_declared_is_no_failure(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = replace(REPORT, objective_s=None)
-    monkeypatch.setattr(drill_module.DrillRun, "execute", lambda *_: report)
+    monkeypatch.setattr(drill_module.DrillJob, "run", lambda *_: report)
     assert program("drill", "--app", _app(tmp_path)).exit_code == 0
 
 
@@ -136,7 +136,7 @@ class TestReady:
         result = program("ready", "--app", _app(tmp_path))
         assert result.exit_code == 1
         assert result.out.startswith("ready: no (shop)")
-        assert "No restore drill was ever made." in result.out
+        assert "No restore drill has run yet." in result.out
         assert "does not answer" in result.out
 
     def test_yes(self, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ class TestReady:
         result = program("ready", "--app", _app(tmp_path), "--json")
         assert result.exit_code == 0
         said = json.loads(result.out)
-        assert (said["ready"], said["why"]) == (True, "Nothing speaks against it.")
+        assert (said["ready"], said["why"]) == (True, "No blockers.")
         assert said["statements"] == [
             {"subject": "drill", "speaks_against": False, "text": "Passed."}
         ]

@@ -12,8 +12,9 @@ import pytest
 
 from kstreams_assets.cli import main as main_module
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.layout import CONTROL_TABLES, Warehouse
-from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.tables import CONTROL_TABLES
+from kstreams_assets.repository.repository import Repository
 from tests.backup.samples import cut, point
 from tests.cli.application import Program, Result, document, nothing_written, write
 from tests.clock import freeze_time
@@ -31,7 +32,7 @@ def _soon_after() -> Iterator[None]:
 def app_file(tmp_path: Path) -> Path:
     """The YAML of an application with one recovery point in its warehouse."""
     warehouse = Warehouse(tmp_path / "warehouse")
-    RecoveryPointTable(warehouse).append(point(_TAKEN_MS, cut(0, 10), point_id="first"))
+    Repository(warehouse, "shop").points.append(point(_TAKEN_MS, cut(0, 10), point_id="first"))
     return write(tmp_path / "defs.yaml", document(warehouse=str(warehouse.root)))
 
 
@@ -147,7 +148,7 @@ def test_no_right_to_write(app_file: Path) -> None:
 def test_a_full_disk_is_named() -> None:
     from deltalake.exceptions import DeltaError
 
-    from kstreams_assets.warehouse.table import storage_failures
+    from kstreams_assets.store.failures import storage_failures
 
     said = (
         "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to"
@@ -184,11 +185,12 @@ _APPEND = """
 import sys
 from pathlib import Path
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.repository.repository import Repository
 from tests.backup.samples import cut, point
 try:
-    RecoveryPointTable(Warehouse(Path(sys.argv[1]))).append(point(1, cut(0, 10), point_id="x"))
+    points = Repository(Warehouse(Path(sys.argv[1])), "shop").points
+    points.append(point(1, cut(0, 10), point_id="x"))
 except KStreamsAssetsError as error:
     print(type(error).__name__)
     print(error, file=sys.stderr)

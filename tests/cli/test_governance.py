@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.checks import Severity
 from kstreams_assets.cli import governance as command
 from kstreams_assets.errors import AuthorizationFailedError
 from kstreams_assets.governance.facts import GovernanceFacts
-from kstreams_assets.governance.findings import GovernanceReport
-from kstreams_assets.governance.judge import judge
-from kstreams_assets.settings import ApplicationSettings
-from tests.cli.application import Program, document, write
-from tests.governance.samples import CHANGELOG, configs, declared, healthy
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.repository.repository import Repository
+from tests.cli.application import Program, Result, document, write
+from tests.governance.samples import CHANGELOG, V1, V1_FILE, configs, declared, facts_are, healthy
 
-Look = Callable[..., tuple[GovernanceReport, GovernanceFacts]]
+HEALTHY = healthy(declared("orders_count_v1"))
+BAD_POLICY = configs(CHANGELOG, cleanup_policy="delete")(HEALTHY)
 
 
 @pytest.fixture
@@ -26,64 +27,51 @@ def app_file(tmp_path: Path) -> Path:
     return write(tmp_path / "defs.yaml", document(warehouse=warehouse, connection=connection))
 
 
-def found(facts: GovernanceFacts) -> Look:
-    """A look that finds these facts."""
+@pytest.fixture
+def governance(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Result]:
+    """The command, of the example whose cluster is as these facts have it."""
 
-    def look(
-        settings: ApplicationSettings, *, run_id: str
-    ) -> tuple[GovernanceReport, GovernanceFacts]:
-        assert run_id.startswith("cli-")
-        verdicts = judge(facts, declared("orders_count_v1"))
-        name = settings.application_id
-        return GovernanceReport(name, run_id, "cluster", facts.taken_at_ms, verdicts), facts
+    def run(facts: GovernanceFacts, *options: str) -> Result:
+        facts_are(facts, monkeypatch)
+        warehouse = tmp_path / "warehouse"
+        return program("governance", "--app", V1_FILE, "--warehouse", warehouse, *options)
 
-    return look
-
-
-HEALTHY = healthy(declared("orders_count_v1"))
+    return run
 
 
-def test_all_is_well(program: Program, app_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "check_governance", found(HEALTHY))
-    result = program("governance", "--app", app_file)
+def test_all_is_well(governance: Callable[..., Result]) -> None:
+    result = governance(HEALTHY)
     assert (result.exit_code, result.err) == (0, "")
-    assert result.out.startswith("Governance of shop on cluster cluster, 2025-11-22T")
+    assert result.out.startswith(f"Governance of {V1} on cluster cluster, 2025-11-22T")
     results = [line.split("│")[2].strip() for line in result.out.splitlines() if "│" in line]
     assert set(results) == {"passed", "not compared"}
     assert results.count("not compared") == result.out.count("Nothing was compared.") > 0
-    assert "governance.internal_topics is not declared." in result.out
+    assert "governance.partitions is not declared." in result.out
 
 
-def test_an_error_is_a_failed_check(
-    program: Program, app_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        command, "check_governance", found(configs(CHANGELOG, cleanup_policy="delete")(HEALTHY))
-    )
-    result = program("governance", "--app", app_file)
+def test_an_error_is_a_failed_check(governance: Callable[..., Result], tmp_path: Path) -> None:
+    result = governance(BAD_POLICY)
     assert result.exit_code == 1
     assert "RED: 1" in result.out
     assert result.err.startswith(f"ERROR cleanup_policies_fit: {CHANGELOG}: cleanup.policy delete;")
     assert "kafka-configs.sh --bootstrap-server kafka:9092 --alter" in result.err
+    warehouse = Warehouse(tmp_path / "warehouse")
+    report = Repository(warehouse, V1).findings.newest()
+    assert report is not None
+    assert [one.subject for one in report.of_severity(Severity.ERROR)] == [CHANGELOG]
 
 
-def test_a_warning_is_not(
-    program: Program, app_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        command, "check_governance", found(configs(CHANGELOG, min_insync_replicas=1)(HEALTHY))
-    )
-    result = program("governance", "--app", app_file)
+def test_a_warning_is_not(governance: Callable[..., Result]) -> None:
+    result = governance(configs(CHANGELOG, min_insync_replicas=1)(HEALTHY))
     assert result.exit_code == 0
     assert "WARN: 1" in result.out
     assert result.err.startswith(f"WARN changelogs_replicated: {CHANGELOG}: min.insync.replicas 1;")
 
 
-def test_json(program: Program, app_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        command, "check_governance", found(configs(CHANGELOG, cleanup_policy="delete")(HEALTHY))
-    )
-    result = program("governance", "--app", app_file, "--json")
+def test_json(governance: Callable[..., Result]) -> None:
+    result = governance(BAD_POLICY, "--json")
     assert result.exit_code == 1
     report = json.loads(result.out)
     assert report["passed"] is False

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app_file.read import load_settings
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.cli import ktables
-from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import SpanContent, SpanResult, Window
+from kstreams_assets.model.snapshot import RowProblem, Snapshot
+from kstreams_assets.model.spans import SpanContent, SpanResult, Window
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write
 from tests.cli.test_state import CHANGELOGS, STORES
@@ -72,7 +71,7 @@ def app_file(tmp_path: Path) -> Path:
     )
     calendar = WindowCalendar(SCHEDULE)
     first_ms = calendar.window(KEYS[0]).start_ms + 1
-    RecoveryPointTable(warehouse).append(point(first_ms, cut(0, 9)))
+    Repository(warehouse, "shop").points.append(point(first_ms, cut(0, 9)))
     for key, names in ((KEYS[0], CHANGELOGS), (KEYS[1], CHANGELOGS), (KEYS[2], [*CHANGELOGS][:1])):
         window = calendar.window(key)
         made = [
@@ -126,7 +125,7 @@ def test_a_red_check_is_exit_code_1(program: Program, app_file: Path, run: _Run)
 def test_a_warning_is_not(program: Program, app_file: Path, run: _Run) -> None:
     run.weak = True
     weak = point(1, point_id=f"point-{KEYS[2]}")  # taken as at_least_once
-    RecoveryPointTable(Warehouse(app_file.parent / "warehouse")).append(weak)
+    Repository(Warehouse(app_file.parent / "warehouse"), "shop").points.append(weak)
     result = program("ktables", "make", "--app", app_file, "--store", "totals")
     assert result.exit_code == 0
     assert result.err.startswith(f"WARN totals snapshot_is_proved {KEYS[2]}:")
@@ -166,7 +165,10 @@ def test_a_store_whose_log_is_not_backed_up(program: Program, tmp_path: Path, ru
     )
     result = program("ktables", "make", "--app", path, "--store", "totals")
     assert result.exit_code == 2
-    assert "The log of store totals is not backed up. Stores with a backup: sessions" in result.err
+    assert (
+        "The changelog of store totals is not backed up. Stores with a backup: sessions"
+        in result.err
+    )
 
 
 def test_nothing_is_backed_up_yet(program: Program, tmp_path: Path, run: _Run) -> None:
@@ -188,7 +190,7 @@ def test_list(program: Program, app_file: Path) -> None:
         write_window(configured, store, KEYS[0], [{"offset": 1}])
     weak = replace(snapshot(KEYS[1]), proved=False, reason="Compaction came first.")
     made = [snapshot(KEYS[0]), weak, snapshot(KEYS[0], "sessions")]
-    SnapshotsTable(warehouse).record(made)
+    Repository(warehouse, "shop").snapshots.record(made)
     found = json.loads(program("ktables", "list", "--app", app_file, "--json").out)["snapshots"]
     assert [(s["window"], s["store"], s["proved"]) for s in found] == [
         (KEYS[1], "totals", False),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.backup.amounts import Estimate, Pace, TopicAmount
-from kstreams_assets.cli import backup as backup_module
-from kstreams_assets.settings import ApplicationSettings, BackupSettings
+from kstreams_assets.backup.run import BackupJob
+from kstreams_assets.settings import BackupSettings
 from tests.cli.application import Program, document, write
 from tests.clock import freeze_time
 
@@ -27,13 +27,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[BackupSettings]:
     """The settings that estimates were asked with."""
     found: list[BackupSettings] = []
 
-    def estimate(settings: ApplicationSettings, *_: object, **__: object) -> Estimate:
-        found.append(settings.backup)
-        limit = settings.backup.bytes_per_s
+    def plan(job: BackupJob, _: object) -> Estimate:
+        found.append(job.settings.backup)
+        limit = job.settings.backup.bytes_per_second
         pace = None if limit is None else Pace(limit, "the throttle")
-        return Estimate(("w",), (TopicAmount("t", 6_000_000, 6_000_000_000),), pace)
+        name = job.settings.application_id
+        return Estimate(name, ("w",), (TopicAmount("t", 6_000_000, 6_000_000_000),), pace)
 
-    monkeypatch.setattr(backup_module, "estimate_backup", estimate)
+    monkeypatch.setattr(BackupJob, "plan", plan)
     monkeypatch.delenv(VARIABLE, raising=False)
     return found
 
@@ -54,9 +55,9 @@ def test_the_command_line_goes_before_the_environment_before_the_yaml(
     monkeypatch.setenv(VARIABLE, "30000000")
     assert program(*words).exit_code == 0
     assert program(*words, "--bytes-per-second", "40000000", "--tasks", "1").exit_code == 0
-    assert [one.bytes_per_s for one in asked] == [20_000_000, 30_000_000, 40_000_000]
+    assert [one.bytes_per_second for one in asked] == [20_000_000, 30_000_000, 40_000_000]
     assert [one.tasks for one in asked] == [3, 3, 1]
-    assert {one.broker_bytes_per_s for one in asked} == {10_000}
+    assert {one.broker_bytes_per_second for one in asked} == {10_000}
 
 
 def test_a_rate_that_would_never_end_is_refused(program: Program, tmp_path: Path) -> None:

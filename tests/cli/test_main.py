@@ -53,6 +53,7 @@ def test_every_command_is_there() -> None:
         ("restore", "group-offsets"),
         ("restore", "watch"),
         ("restore", "finish"),
+        ("restore", "previous-offsets"),
         ("restore", "rollback"),
         ("restore", "serve"),
     }
@@ -92,7 +93,7 @@ def test_wrong_usage(program: Program, arguments: list[str], text: str) -> None:
         ["restore", "group-offsets", "g"],
         ["restore", "watch"],
         ["restore", "finish"],
-        ["restore", "rollback"],
+        ["restore", "previous-offsets"],
         ["restore", "serve"],
         ["discover"],
     ],
@@ -169,7 +170,7 @@ def test_a_secret_that_a_library_repeats_is_masked_in_its_stack_trace() -> None:
 import sys
 from pydantic import SecretStr
 from kstreams_assets.cli import main as module
-from kstreams_assets.kafka.secret import Secret
+from kstreams_assets.secret import Secret
 
 @module.cli.command("probe")
 def probe():

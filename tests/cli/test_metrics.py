@@ -56,8 +56,8 @@ class TestTextfile:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "One of --textfile and --listen is needed"),
-        (["--textfile", "a.prom", "--listen", "127.0.0.1:0"], "not both"),
+        ([], "Exactly one of --textfile and --listen is required"),
+        (["--textfile", "a.prom", "--listen", "127.0.0.1:0"], "Exactly one of"),
         (["--textfile", "a.txt"], r"ends in \.prom"),
         (["--listen", "9464"], "--listen is '9464'"),
         (["--textfile", "a.prom", "--timeout", "0"], "--timeout"),
@@ -73,14 +73,14 @@ def test_refused(program: Program, app_file: Path, options: list[str], message: 
 def test_two_of_one_name_are_refused(program: Program, app_file: Path) -> None:
     result = program("metrics", "--app", app_file, "--app", app_file, "--listen", "127.0.0.1:0")
     assert result.exit_code == 2
-    assert "Two of the applications are called shop" in result.err
+    assert "Two applications have the same id: shop" in result.err
 
 
 def test_what_replaces_the_yaml_goes_with_one_application(program: Program, app_file: Path) -> None:
     apps = ["--app", app_file, "--app", _other(app_file, "depot")]
     result = program("metrics", *apps, "--bootstrap", "a:1", "--listen", "127.0.0.1:0")
     assert result.exit_code == 2
-    assert "go with one --app" in result.err
+    assert "require a single --app" in result.err
 
 
 def test_an_endpoint_until_it_is_interrupted(app_file: Path) -> None:

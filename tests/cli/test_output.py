@@ -16,10 +16,10 @@ from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.cli import backup as backup_module
 from kstreams_assets.cli import output as output_module
 from kstreams_assets.cli.output import print_facts, print_markdown, print_table
+from kstreams_assets.model.spans import SpanContent, SpanResult, TopicFacts, Window
 from kstreams_assets.restore import report
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.texts import plain
-from kstreams_assets.warehouse.spans import SpanContent, SpanResult, TopicFacts, Window
 from tests.backup.samples import backup, span, window_backup
 from tests.cli.application import Program, document, write
 from tests.restore.outcomes import TOPICS, plan
@@ -48,6 +48,18 @@ def test_plain_text_in_markdown_is_shown_as_it_is(
 def test_what_looks_like_html_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     print_markdown("restoring changelog <partition> to store `<store>`")
     assert "changelog <partition> to store <store>" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [None, 60, 100])
+def test_no_word_of_a_list_is_lost(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int | None
+) -> None:
+    if width is not None:
+        _terminal(monkeypatch, width)
+    words = [f"word-{number}" for number in range(200)]
+    print_markdown(f"- {' '.join(words)}\n\n1. {' '.join(words)}\n\n{' '.join(words)}\n")
+    said = capsys.readouterr().out
+    assert re.findall(r"word-\d+", said) == words * 3
 
 
 def test_names_side_by_side_are_not_glued(
@@ -101,7 +113,7 @@ def test_a_warning_is_a_warning_and_one_line_for_its_cause(
     (row,) = [line for line in result.out.splitlines() if "│ 2026" in line]
     assert "02:00" in row
     assert "WARN: compaction_cannot_outrun_backup" in row
-    assert "Without records: 3 windows, 2026-10-20-00:00 to 2026-10-20-03:00." in result.out
+    assert "Windows without records: 3 windows, 2026-10-20-00:00 to 2026-10-20-03:00." in result.out
     (line,) = [line for line in result.err.splitlines() if line.startswith("WARN")]
     assert "in 4 windows" in line
     assert "kafka-configs.sh" in line
@@ -138,9 +150,9 @@ def test_when_nothing_is_due_it_says_when_the_next_window_closes(
     _backed_up(monkeypatch, [])
     result = program("backup", "--app", app_file)
     assert (result.exit_code, result.err) == (0, "")
-    assert result.out.startswith("Nothing is due for shop. The window 20")
+    assert result.out.startswith("Nothing is due for shop. Window 20")
     assert " closes at 20" in result.out
-    assert "nothing could be restored" in result.out
+    assert "nothing can be restored" in result.out
 
 
 def test_discover_does_not_overwrite_in_silence(program: Program, app_file: Path) -> None:

@@ -1,45 +1,41 @@
-"""`restore plan`, `run`, `list` and `map`: what goes in, what comes out, how it ends."""
+"""`restore plan`, `run`, `list` and `map`: what goes in, what comes out, how it ends.
+
+`plan` and `run` restore a simulated application to a simulated target.
+"""
 
 import json
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kstreams_assets.checks import Finding
-from kstreams_assets.cli import restore as restore_module
-from kstreams_assets.drill.report import DrillsTable
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.drill.report import stored_drill
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.offsets import OffsetRun, TopicPartitionId
-from kstreams_assets.restore import commands
-from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
-from kstreams_assets.restore.run import RestoreResult
-from kstreams_assets.settings import ApplicationSettings, VerifyExtent
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import (
-    OffsetMapsTable,
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import (
     OriginalHeaders,
     PartitionProduced,
     RestoreMode,
-    RestoresTable,
     RestoreState,
     StoredRestore,
 )
-from spark_resources.partition_records import Difference
-from spark_resources.resource import SparkSessionResource
+from kstreams_assets.offsets import OffsetRun, TopicPartitionId
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.restores import RestoresTable
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
+from kstreams_assets.settings import VerifyExtent
 from tests.cli.application import Program, document, nothing_written, write
+from tests.cli.shop import Shop
 from tests.drill.reports import REPORT
+from tests.repository.forging import forge_column
 from tests.restore import outcomes
-from tests.restore.outcomes import ORDERS, TOTALS
-from tests.warehouse.forging import forge_column
+from tests.restore.outcomes import ORDERS
+from tests.restore.restored_app import Requests
+from tests.upkeep.simulated_app import STATE
 
-WRONG = Difference(TopicPartitionId(f"new-{TOTALS}", 0), 4, "the value differs")
+COMMITTED = ["produce", "verify", "commit"]
+WRONG = TopicPartitionId(STATE, 0)
 
 
 @pytest.fixture
@@ -55,108 +51,41 @@ def app_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def restores(app_file: Path) -> RestoresTable:
     """The table `restores`."""
-    return RestoresTable(Warehouse(app_file.parent / "warehouse"))
-
-
-@dataclass
-class _Restore:
-    """Stands in for planning, running and committing."""
-
-    refusals: tuple[Finding, ...] = ()
-    differences: tuple[Difference, ...] = ()
-    requests: list[tuple[RestoreRequest, str]] = field(default_factory=list)
-    ran: list[str] = field(default_factory=list)
-    committed: list[str] = field(default_factory=list)
-
-    def plan(
-        self,
-        settings: ApplicationSettings,
-        request: RestoreRequest,
-        target: KafkaConnection,
-        *,
-        look_s: float = 0.0,
-    ) -> RestorePlan:
-        del settings, look_s
-        self.requests.append((request, target.bootstrap_servers))
-        return outcomes.plan(request, *self.refusals, target=target.bootstrap_servers)
-
-    def run(
-        self,
-        settings: ApplicationSettings,
-        planned: RestorePlan,
-        target: KafkaConnection,
-        *,
-        spark: SparkSessionResource,
-        run_id: str,
-        log: Callable[[str], None],
-    ) -> RestoreResult:
-        self.ran.append(target.bootstrap_servers)
-        return outcomes.result(planned, *self.differences, run_id=run_id)
-
-    def commit(
-        self,
-        settings: ApplicationSettings,
-        restore: StoredRestore,
-        target: KafkaConnection,
-        *,
-        gate: object,
-    ) -> StoredRestore:
-        self.committed.append(target.bootstrap_servers)
-        return replace(restore, state=RestoreState.COMMITTED, committed=restore.to_commit)
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> _Restore:
-    """What the commands call."""
-    made = _Restore()
-    monkeypatch.setattr(restore_module, "plan_restore", made.plan)
-    monkeypatch.setattr(restore_module, "run_restore", made.run)
-    monkeypatch.setattr(restore_module, "commit_group_offsets", made.commit)
-    return made
+    return Repository(Warehouse(app_file.parent / "warehouse"), "shop").restores
 
 
 class TestPlan:
     """`restore plan`."""
 
-    def test_the_report(self, program: Program, app_file: Path, fake: _Restore) -> None:
-        with nothing_written(app_file.parent):
-            result = program("restore", "plan", "--app", app_file)
+    def test_the_report(self, shop: Shop) -> None:
+        with nothing_written(shop.file.parent):
+            result = shop("plan")
         assert (result.exit_code, result.err) == (0, "")
         assert "Restore of shop" in result.out
-        assert "Nothing stands against it." in result.out
+        assert "No blockers." in result.out
         assert "**" not in result.out
-        assert fake.ran == fake.committed == []
+        assert (shop.target.did, shop.target.topics) == ([], {})
 
-    def test_json(self, program: Program, app_file: Path, fake: _Restore) -> None:
-        result = program("restore", "plan", "--app", app_file, "--json")
-        found = json.loads(result.out)
-        assert (found["restore_id"], found["can_run"]) == ("point-1-0123abcd", True)
+    def test_json(self, shop: Shop) -> None:
+        found = shop.json("plan")
+        assert (found["point"]["id"], found["can_run"]) == (shop.point.id, True)
+        assert found["restore_id"].startswith(shop.point.id)
 
     @pytest.mark.parametrize("command", ["plan", "run"])
-    def test_refused(self, program: Program, app_file: Path, fake: _Restore, command: str) -> None:
-        fake.refusals = (
-            Finding("Group shop", "is active.", action="Stop the application."),
-            Finding("Topic new-orders", "holds 4 records.", action="Delete it."),
-        )
-        result = program("restore", command, "--app", app_file)
+    def test_refused(self, shop: Shop, command: str) -> None:
+        shop.target.stopped = shop.file.with_name("stopped")
+        result = shop(command)
         assert result.exit_code == 1
-        assert result.err.splitlines() == [
-            "REFUSED Group shop: is active. Stop the application.",
-            "REFUSED Topic new-orders: holds 4 records. Delete it.",
-        ]
-        assert fake.ran == fake.committed == []
-        found = json.loads(program("restore", command, "--app", app_file, "--json").out)
+        (line,) = result.err.splitlines()
+        assert line.startswith("REFUSED group shop: ")
+        assert (shop.target.did, shop.target.topics) == ([], {})
+        found = shop.json(command)
         planned = found if command == "plan" else found["plan"]
-        assert len(planned["refusals"]) == 2
+        assert len(planned["refusals"]) == 1
         assert not planned["can_run"]
+        assert command == "plan" or found["state"] == "refused"
 
-    def test_every_option_arrives(
-        self,
-        program: Program,
-        app_file: Path,
-        fake: _Restore,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+    def test_every_option_arrives(self, shop: Shop, requests: Requests) -> None:
         options = (
             "--target other:2 --as-of 2026-11-21T14:30:00.25Z --mode inputs_until --inputs tail"
             " --target-application-id shop-2 --prefix copy- --topic-name a=b --topic-name c=d=e"
@@ -165,10 +94,8 @@ class TestPlan:
             " --replication-factor 2 --before-command true --after-command date"
             " --command-timeout 9.5"
         )
-        monkeypatch.setattr(commands, "plan_again", lambda settings, plan, target: plan)
-        monkeypatch.setattr(commands, "_await_empty_group", lambda *_: None)
         for command in ("plan", "run"):
-            assert program("restore", command, "--app", app_file, *options.split()).exit_code == 0
+            shop(command, *options.split())
         expected = RestoreRequest(
             target="other:2",
             mode=RestoreMode.INPUTS_UNTIL,
@@ -187,24 +114,18 @@ class TestPlan:
             after_command="date",
             command_timeout_s=9.5,
         )
-        assert fake.requests == [(expected, "other:2")] * 2
+        assert requests == [(expected, "other:2")] * 2
 
-    def test_changelogs_from_snapshots(
-        self, program: Program, app_file: Path, fake: _Restore
-    ) -> None:
-        options = ("--changelog-source", "snapshot", "--json")
-        result = program("restore", "plan", "--app", app_file, *options)
-        assert fake.requests[0][0].changelog_source is ChangelogSource.SNAPSHOT
-        found = json.loads(result.out)
-        assert found["changelog_source"] == "snapshot"
-        snapshots = {topic["source"]: topic["snapshot"] for topic in found["topics"]}
-        assert (snapshots[TOTALS]["store"], snapshots[TOTALS]["raw_records"]) == ("totals", 40)
-        assert snapshots[ORDERS] is None
+    def test_changelogs_from_snapshots(self, shop: Shop, requests: Requests) -> None:
+        found = shop.json("plan", "--changelog-source", "snapshot")
+        assert requests[0][0].changelog_source is ChangelogSource.SNAPSHOT
+        assert (found["changelog_source"], found["can_run"]) == ("snapshot", False)
 
-    def test_without_options(self, program: Program, app_file: Path, fake: _Restore) -> None:
-        program("restore", "plan", "--app", app_file)
-        program("restore", "plan", "--app", app_file, "--point", "p-7")
-        assert fake.requests == [
+    def test_without_options(self, shop: Shop, requests: Requests) -> None:
+        shop.configure(restore={"target": {"bootstrap_servers": "target:1"}, "verify": "sample"})
+        shop("plan")
+        shop("plan", "--point", "p-7")
+        assert requests == [
             (RestoreRequest(verify=VerifyExtent.SAMPLE), "target:1"),
             (RestoreRequest(verify=VerifyExtent.SAMPLE, point_id="p-7"), "target:1"),
         ]
@@ -214,13 +135,13 @@ class TestPlan:
         [
             (["--as-of", "2026-11-21T14:30"], "without a time zone. Add Z for UTC"),
             (["--as-of", "2026-11-21T14:30Z", "--point", "p"], "Both as_of"),
-            (["--topic-name", "a"], "--topic-name 'a' is no SOURCE=TARGET"),
-            (["--topic-name", "a=b", "--topic-name", "a=c"], "of a new source"),
+            (["--topic-name", "a"], "--topic-name 'a' is not SOURCE=TARGET"),
+            (["--topic-name", "a=b", "--topic-name", "a=c"], "names a again"),
             (["--target", "nowhere"], "'nowhere' is not host:port"),
         ],
     )
     def test_wrong_values(
-        self, program: Program, app_file: Path, fake: _Restore, options: list[str], text: str
+        self, program: Program, app_file: Path, options: list[str], text: str
     ) -> None:
         with nothing_written(app_file.parent):
             result = program("restore", "run", "--app", app_file, *options)
@@ -228,7 +149,7 @@ class TestPlan:
         assert text in result.err
         assert result.err.count("\n") == 1
 
-    def test_no_target(self, program: Program, tmp_path: Path, fake: _Restore) -> None:
+    def test_no_target(self, program: Program, tmp_path: Path) -> None:
         path = write(tmp_path / "defs.yaml", document(warehouse=str(tmp_path / "warehouse")))
         result = program("restore", "plan", "--app", path)
         assert result.exit_code == 2
@@ -238,104 +159,96 @@ class TestPlan:
 class TestRun:
     """`restore run`."""
 
-    def test_restored_verified_committed(
-        self, program: Program, app_file: Path, fake: _Restore
-    ) -> None:
-        result = program("restore", "run", "--app", app_file, "--target", "other:2")
+    def test_restored_verified_committed(self, shop: Shop) -> None:
+        result = shop("run", "--target", "other:2", "--verify", "sample")
         assert (result.exit_code, result.err) == (0, "")
-        assert fake.ran == fake.committed == ["other:2"]
-        assert "100 records (verify: sample)" in result.out
-        assert "1 offsets of group shop committed and read back." in result.out
-        assert "delete <state.dir>/shop on every instance" in result.out
+        assert shop.target.did == COMMITTED
+        shop.assert_restored()
+        assert "records (verify: sample)" in result.out
+        assert "4 offsets of group shop committed and read back." in result.out
+        assert "remove <state.dir>/shop on every instance" in result.out
+        assert shop.stored.target_bootstrap_servers == "other:2"
 
-    def test_json(self, program: Program, app_file: Path, fake: _Restore) -> None:
-        result = program("restore", "run", "--app", app_file, "--json")
-        assert result.exit_code == 0
+    def test_json(self, shop: Shop) -> None:
+        result = shop("run", "--json")
+        assert (result.exit_code, result.err) == (0, "")
         found = json.loads(result.out)
         assert (found["state"], found["group"], found["target"]) == (
             "committed",
             "shop",
             "target:1",
         )
-        assert found["committed"] == [{"topic": f"new-{ORDERS}", "partition": 0, "offset": 70}]
-        assert (found["compared_records"], found["differences"]) == (100, [])
-        assert found["recovery_point_age_s"] > 3_000_000
-        assert found["took_s"].keys() == {"topics", "produce", "verify", "all"}
-        assert found["plan"]["restore_id"] == found["restore_id"]
-
-    def test_what_snapshots_gave_stands_beside_the_raw_logs(
-        self, program: Program, app_file: Path, fake: _Restore
-    ) -> None:
-        command = ("restore", "run", "--app", app_file)
-        found = json.loads(program(*command, "--changelog-source", "snapshot", "--json").out)
-        assert found["from_snapshots"] == [
-            {
-                "topic": f"new-{TOTALS}",
-                "store": "totals",
-                "window": "w-7",
-                "records": 9,
-                "bytes": 900,
-                "raw_log_records": 40,
-                "raw_log_bytes": 4100,
-            }
+        assert found["committed"] == [
+            {"topic": o.topic, "partition": o.partition, "offset": o.offset}
+            for o in shop.stored.committed or ()
         ]
-        text = program(*command, "--changelog-source", "snapshot").out
-        assert "9 records, 900 B; raw log 40, about 4.1 kB" in " ".join(text.split())
-        assert json.loads(program(*command, "--json").out)["from_snapshots"] == []
-        assert "raw log" not in program(*command).out
+        records = sum(len(log) for topic in shop.target.topics.values() for log in topic.logs)
+        assert (found["compared_records"], found["differences"]) == (records, [])
+        assert found["plan"]["records"] == records
+        assert found["recovery_point_age_s"] > 0
+        assert found["took_s"].keys() == {"check", "topics", "produce", "verify", "all"}
+        assert found["plan"]["restore_id"] == found["restore_id"]
+        assert found["from_snapshots"] == []
 
-    def test_a_difference_exits_1_and_commits_nothing(
-        self, program: Program, app_file: Path, fake: _Restore
-    ) -> None:
-        fake.differences = (WRONG,)
-        result = program("restore", "run", "--app", app_file)
+    def test_a_difference_exits_1_and_commits_nothing(self, shop: Shop) -> None:
+        shop.target.spoiled = WRONG
+        result = shop("run")
         assert result.exit_code == 1
-        assert fake.committed == []
+        assert shop.target.did == COMMITTED[:2]
         assert "The target differs from the backup; no group offsets are committed." in result.out
-        assert f"new-{TOTALS}-0 offset 4: the value differs" in result.out
+        assert f"{WRONG} offset 4: the value differs" in result.out
         assert "After the restore" not in result.out
-        result = program("restore", "run", "--app", app_file, "--json")
+        assert shop.target.offsets == {}
+        result = shop("run", "--json")
         assert result.exit_code == 1
         found = json.loads(result.out)
         assert (found["state"], found["committed"]) == ("failed_verification", [])
-        assert found["differences"] == [
-            {
-                "topic": f"new-{TOTALS}",
-                "partition": 0,
-                "offset": 4,
-                "what": "the value differs",
-            }
-        ]
+        difference = {**WRONG_PLACE, "offset": 4, "what": "the value differs"}
+        assert found["differences"] == [difference]
+
+    @pytest.mark.parametrize("step", ["produce", "verify", "commit"])
+    def test_killed_and_run_again(self, shop: Shop, step: str) -> None:
+        shop.killed(step)
+        assert shop.target.offsets == {}
+        assert shop("run").exit_code == 0
+        shop.assert_restored()
+        assert shop.states[-1] is RestoreState.COMMITTED
+
+    @pytest.mark.parametrize("step", ["produce", "verify", "commit"])
+    def test_a_killed_second_run_leaves_it_committed(self, shop: Shop, step: str) -> None:
+        """Its application may continue from it: nothing that the run found says otherwise."""
+        assert shop("run").exit_code == 0
+        first = shop.stored
+        shop.killed(step)
+        assert (shop.stored.state, shop.stored.committed) == (first.state, first.committed)
+        assert shop("run").exit_code == 0
+        shop.assert_restored()
+        assert set(shop.states[-3:]) == {RestoreState.COMMITTED}
+
+    def test_a_second_run_that_finds_a_difference_is_not_committed(self, shop: Shop) -> None:
+        assert shop("run").exit_code == 0
+        shop.target.spoiled = WRONG
+        assert shop("run").exit_code == 1
+        failed = RestoreState.FAILED_VERIFICATION
+        assert (shop.stored.state, shop.stored.committed) == (failed, None)
+
+
+WRONG_PLACE = {"topic": STATE, "partition": 0}
 
 
 class TestCommands:
     """`restore run` with a command before it, and one after it."""
 
-    @pytest.fixture
-    def planned_again(self, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-        """What stands against the restore once the before command has run."""
-        against: list[Finding] = []
-
-        def again(
-            settings: ApplicationSettings, plan: RestorePlan, target: KafkaConnection
-        ) -> RestorePlan:
-            return replace(plan, refusals=tuple(against))
-
-        monkeypatch.setattr(commands, "plan_again", again)
-        monkeypatch.setattr(commands, "_await_empty_group", lambda *_: None)
-        return against
-
-    def test_one_before_and_one_after(
-        self, program: Program, app_file: Path, fake: _Restore, planned_again: list[Finding]
-    ) -> None:
-        result = program(
-            *("restore", "run", "--app", app_file, "--json"),
-            *("--before-command", f"cp '{app_file}' '{app_file}.before'"),
-            *("--after-command", f"mv '{app_file}.before' '{app_file}.after'"),
+    def test_one_before_and_one_after(self, shop: Shop) -> None:
+        shop.target.stopped = shop.file.with_name("stopped")
+        result = shop(
+            *("run", "--json"),
+            *("--before-command", f"cp '{shop.file}' '{shop.target.stopped}'"),
+            *("--after-command", f"cp '{shop.target.stopped}' '{shop.file}.after'"),
         )
         assert result.exit_code == 0
-        assert app_file.with_name("defs.yaml.after").is_file()
-        assert fake.ran == fake.committed == ["target:1"]
+        assert shop.file.with_name("defs.yaml.after").is_file()
+        assert shop.target.did == COMMITTED
         assert json.loads(result.out)["state"] == "committed"  # what commands say is not in it
         begun = [line.partition(" runs:")[0] for line in result.err.splitlines()]
         assert [line for line in begun if "command" in line and "done" not in line] == [
@@ -344,147 +257,106 @@ class TestCommands:
         ]
 
     def test_those_of_the_yaml_run_where_no_option_names_others(
-        self, program: Program, app_file: Path, fake: _Restore, planned_again: list[Finding]
+        self, shop: Shop, requests: Requests
     ) -> None:
         block = {
             "target": {"bootstrap_servers": "target:1"},
-            "before_command": f"touch '{app_file}.before'",
+            "before_command": f"touch '{shop.file}.before'",
             "after_command": "false",
             "command_timeout_seconds": 70,
         }
-        write(app_file, document(warehouse=str(app_file.parent / "warehouse"), restore=block))
-        given = ("--after-command", f"touch '{app_file}.after'")
-        assert program("restore", "run", "--app", app_file, *given).exit_code == 0
-        assert app_file.with_name("defs.yaml.before").is_file()
-        assert app_file.with_name("defs.yaml.after").is_file()
-        assert fake.requests[0][0].command_timeout_s == 70
-        asked = ("--command-timeout", "300")
-        assert program("restore", "plan", "--app", app_file, *asked).exit_code == 0
-        assert fake.requests[1][0].command_timeout_s == 300
+        shop.configure(restore=block)
+        assert shop("run", "--after-command", f"touch '{shop.file}.after'").exit_code == 0
+        assert shop.file.with_name("defs.yaml.before").is_file()
+        assert shop.file.with_name("defs.yaml.after").is_file()
+        assert requests[0][0].command_timeout_s == 70
+        shop("plan", "--command-timeout", "300")
+        assert requests[-1][0].command_timeout_s == 300
 
-    def test_a_restore_that_another_operator_began_with_a_command(
-        self, program: Program, app_file: Path, fake: _Restore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        commit = fake.commit
-
-        def began_with_one(*args: Any, **more: Any) -> StoredRestore:
-            asked = json.dumps({"after_command": f"touch {app_file}.evil"})
-            return replace(commit(*args, **more), request=asked)
-
-        monkeypatch.setattr(restore_module, "commit_group_offsets", began_with_one)
-        result = program("restore", "run", "--app", app_file)
+    def test_a_restore_that_another_operator_started_with_a_command(self, shop: Shop) -> None:
+        shop.killed("commit", "--after-command", f"touch '{shop.file}.evil'")
+        result = shop("run")
         assert result.exit_code == 0
-        assert not app_file.with_name("defs.yaml.evil").exists()
-        assert "names after_command, and this run names none" in result.err
-        assert "Give --after-command, or set restore.after_command in the YAML" in result.err
+        assert not shop.file.with_name("defs.yaml.evil").exists()
+        said = " ".join(result.out.split())
+        assert "names after_command, and this run names none" in said
+        assert "Give --after-command, or set restore.after_command in the YAML" in said
 
-    def test_the_plan_shows_them_and_runs_none(
-        self, program: Program, app_file: Path, fake: _Restore
-    ) -> None:
+    def test_the_plan_shows_them_and_runs_none(self, shop: Shop) -> None:
         given = ("--before-command", "no-such-program now", "--after-command", "false")
-        result = program("restore", "plan", "--app", app_file, *given)
+        result = shop("plan", *given)
         assert (result.exit_code, result.err) == (0, "")
         assert "runs no-such-program now" in result.out
         assert "runs false" in result.out
 
-    def test_of_a_refused_restore_none_runs(
-        self, program: Program, app_file: Path, fake: _Restore
-    ) -> None:
-        fake.refusals = (Finding("Topic new-orders", "holds 4 records.", action="Delete it."),)
-        given = ("--before-command", f"touch {app_file}.ran", "--after-command", "false")
-        result = program("restore", "run", "--app", app_file, *given)
+    def test_of_a_refused_restore_none_runs(self, shop: Shop) -> None:
+        given = ("--before-command", f"touch {shop.file}.ran", "--after-command", "false")
+        result = shop("run", "--point", "no-such-point", *given)
         assert result.exit_code == 1
-        assert not app_file.with_name("defs.yaml.ran").exists()
-        assert "NOTE The after command is not run" in result.err
-        assert "REFUSED Topic new-orders: holds 4 records." in result.err
+        assert not shop.file.with_name("defs.yaml.ran").exists()
+        assert "NOTE The after command was not run" in result.err
+        assert "REFUSED recovery point no-such-point: " in result.err
 
-    def test_members_that_stay_are_a_refusal(
-        self, program: Program, app_file: Path, fake: _Restore, planned_again: list[Finding]
-    ) -> None:
-        planned_again.append(Finding("group shop", "It is in use.", action="Stop it."))
-        result = program("restore", "run", "--app", app_file, "--before-command", "true")
+    def test_members_that_stay_are_a_refusal(self, shop: Shop) -> None:
+        shop.target.stopped = shop.file.with_name("never")
+        result = shop("run", "--before-command", "true", "--command-timeout", "1")
         assert result.exit_code == 1
-        assert "REFUSED group shop: It is in use. Stop it." in result.err
-        assert fake.ran == fake.committed == []
+        assert "Group shop is still Stable; waiting until it is empty." in result.err
+        assert "REFUSED group shop: " in result.err
+        assert (shop.target.did, shop.target.topics) == ([], {})
 
-    def test_a_before_command_that_fails_stops_it(
-        self, program: Program, app_file: Path, fake: _Restore
-    ) -> None:
-        result = program("restore", "run", "--app", app_file, "--before-command", "false")
+    def test_a_before_command_that_fails_stops_it(self, shop: Shop) -> None:
+        result = shop("run", "--before-command", "false")
         assert result.exit_code == 2
-        assert fake.ran == fake.committed == []
+        assert (shop.target.did, shop.target.topics) == ([], {})
         last = result.err.splitlines()[-1]
         assert last.startswith("Error: The before command ended with exit code 1: false. No record")
 
     def test_an_after_command_that_fails_is_an_error_of_a_restore_that_is_done(
-        self, program: Program, app_file: Path, fake: _Restore
+        self, shop: Shop
     ) -> None:
-        result = program("restore", "run", "--app", app_file, "--after-command", "false")
+        result = shop("run", "--after-command", "false")
         assert result.exit_code == 2
-        assert fake.committed == ["target:1"]
-        assert "1 offsets of group shop committed and read back." in result.out
+        shop.assert_restored()
+        assert "4 offsets of group shop committed and read back." in result.out
         last = result.err.splitlines()[-1]
+        assert "The after command ended with exit code 1: false. Restore " in last
+        assert f"{shop.stored.restore_id} is complete: its group offsets are committed" in last
+
+    def test_a_restore_that_takes_too_long_starts_nothing(self, shop: Shop) -> None:
+        shop.target.slow = "verify"
+        command = f"touch {shop.file}.ran"
+        given = ("--before-command", "true", "--after-command", command, "--deadline", "3")
+        result = shop("run", *given)
+        assert result.exit_code == 2
+        assert "commit" not in shop.target.did
+        assert not shop.file.with_name("defs.yaml.ran").exists()
+        assert "was not verified within 3 s (--deadline)" in result.err.splitlines()[-1]
+
+    def test_the_commit_and_the_commands_are_never_cut_off(self, shop: Shop) -> None:
+        given = ("--before-command", "sleep 1.5", "--after-command", "sleep 1.5")
+        assert shop("run", *given, "--deadline", "90").exit_code == 0
+        left_s = shop.target.timers
+        assert 0 < left_s["verify"] < left_s["produce"] < 90
+        assert not 0 < left_s["commit"] < 90  # only what another timer of the process has left
+
+    def test_nothing_starts_on_a_target_that_differs(self, shop: Shop) -> None:
+        shop.target.spoiled = WRONG
+        result = shop("run", "--after-command", f"touch {shop.file}.ran")
+        assert result.exit_code == 1
+        assert not shop.file.with_name("defs.yaml.ran").exists()
         assert (
-            "The after command ended with exit code 1: false. Restore point-1-0123abcd is" in last
+            "NOTE The after command was not run because no group offset was committed."
+            in result.err
         )
 
-    def test_a_restore_that_takes_too_long_starts_nothing(
-        self,
-        program: Program,
-        app_file: Path,
-        fake: _Restore,
-        planned_again: list[Finding],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        def slow(*args: Any, **more: Any) -> RestoreResult:
-            time.sleep(60)
-            return fake.run(*args, **more)
-
-        monkeypatch.setattr(restore_module, "run_restore", slow)
-        command = f"touch {app_file}.ran"
-        given = ("--before-command", "true", "--after-command", command, "--deadline", "0.5")
-        result = program("restore", "run", "--app", app_file, *given)
-        assert result.exit_code == 2
-        assert fake.committed == []
-        assert not app_file.with_name("defs.yaml.ran").exists()
-        assert "was not verified within 0.5 s (--deadline)" in result.err.splitlines()[-1]
-
-    def test_the_commit_and_the_command_after_it_are_never_cut_off(
-        self,
-        program: Program,
-        app_file: Path,
-        fake: _Restore,
-        planned_again: list[Finding],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        commit = fake.commit
-
-        def slow(*args: Any, **more: Any) -> StoredRestore:
-            time.sleep(1.5)
-            return commit(*args, **more)
-
-        monkeypatch.setattr(restore_module, "commit_group_offsets", slow)
-        given = ("--before-command", "sleep 1.5", "--after-command", "sleep 1.5")
-        result = program("restore", "run", "--app", app_file, *given, "--deadline", "1")
-        assert (result.exit_code, fake.committed) == (0, ["target:1"])
-
-    def test_nothing_starts_on_a_target_that_differs(
-        self, program: Program, app_file: Path, fake: _Restore
-    ) -> None:
-        fake.differences = (WRONG,)
-        command = f"touch {app_file}.ran"
-        result = program("restore", "run", "--app", app_file, "--after-command", command)
-        assert result.exit_code == 1
-        assert not app_file.with_name("defs.yaml.ran").exists()
-        assert "NOTE The after command is not run: no group offset is committed." in result.err
-
     def test_a_program_that_is_not_there_is_found_before_all_else(
-        self, program: Program, app_file: Path, fake: _Restore
+        self, shop: Shop, requests: Requests
     ) -> None:
-        result = program("restore", "run", "--app", app_file, "--after-command", "no-such-program")
+        result = shop("run", "--after-command", "no-such-program")
         assert result.exit_code == 2
-        assert "there is no program 'no-such-program'" in result.err
-        assert fake.requests == []
+        assert "program 'no-such-program' is missing" in result.err
+        assert requests == []
 
 
 def _stored(restore_id: str, state: RestoreState, **changes: object) -> StoredRestore:
@@ -513,8 +385,8 @@ class TestList:
     ) -> None:
         restores.append(_stored("live", RestoreState.COMMITTED))
         restores.append(_stored("of-a-drill", RestoreState.FINISHED, run_id="drill-run"))
-        DrillsTable(Warehouse(app_file.parent / "warehouse")).record(
-            replace(REPORT, run_id="drill-run")
+        Repository(Warehouse(app_file.parent / "warehouse"), "shop").drills.record(
+            stored_drill(replace(REPORT, run_id="drill-run"))
         )
         told = program("restore", "list", "--app", app_file).out
         assert told.index("live") < told.index("Drills of shop") < told.index("of-a-drill")
@@ -556,8 +428,8 @@ class TestMap:
         source, target = TopicPartitionId("orders", 3), TopicPartitionId("new-orders", 3)
         runs = (OffsetRun(10, 0, 5), OffsetRun(20, 5, 2))
         made = PartitionProduced(source, target, runs, records=7, resumed=0, end=7)
-        table = OffsetMapsTable(Warehouse(app_file.parent / "warehouse"))
-        table.record("shop", "first", [made])
+        table = Repository(Warehouse(app_file.parent / "warehouse"), "shop").offset_maps
+        table.record("first", [made])
 
     def _map(self, program: Program, app_file: Path, *arguments: str) -> list[dict[str, int]]:
         result = program("restore", "map", "--app", app_file, "--json", *arguments)

@@ -1,45 +1,34 @@
-"""`restore watch`, `finish`, `rollback`, `group-offsets`, `serve`: what is said, how it ends."""
+"""`restore watch`, `finish`, `previous-offsets`, `group-offsets`, `serve`: output, exit codes."""
 
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.checks import Finding
-from kstreams_assets.cli import restore_after, restore_groups
+from kstreams_assets.cli import restore_after
 from kstreams_assets.cli.restore_options import chosen_restore
-from kstreams_assets.drill.report import DrillsTable
+from kstreams_assets.drill.report import stored_drill
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.groups import ConsumerGroup, GroupOffset
+from kstreams_assets.model.restores import PartitionProduced, RestoreState, StoredRestore
 from kstreams_assets.offsets import CommittedOffset, OffsetRun, TopicPartitionId
-from kstreams_assets.restore.finish import Finished, RetentionEffect
-from kstreams_assets.restore.group_offsets import MappedGroup, RolledBack
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.watch import (
-    Assessment,
-    Health,
-    Limits,
-    Observation,
-    Sign,
-    diagnosis,
-)
+from kstreams_assets.restore.watch import Assessment, Health, Limits, Observation, Sign, diagnosis
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import (
-    OffsetMapsTable,
-    PartitionProduced,
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-)
+from tests.backup.samples import point
 from tests.cli.application import Program, document, write
+from tests.cli.shop import Shop
 from tests.drill.reports import REPORT
 from tests.restore import outcomes
+from tests.upkeep.simulated_app import FLIGHT, INPUT, OUTPUT
 
 
 class _Cluster:
@@ -61,9 +50,8 @@ class _Cluster:
 @pytest.fixture
 def app_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The YAML of `shop`, which was restored to target:1."""
-    for module in (restore_after, restore_groups):
-        monkeypatch.setattr(module, "KafkaCluster", _Cluster)
-    RestoresTable(Warehouse(tmp_path / "warehouse")).append(_restore())
+    monkeypatch.setattr(restore_after, "KafkaCluster", _Cluster)
+    Repository(Warehouse(tmp_path / "warehouse"), "shop").restores.append(_restore())
     return write(tmp_path / "defs.yaml", document(warehouse=str(tmp_path / "warehouse")))
 
 
@@ -102,7 +90,7 @@ class TestWhichRestore:
     def _chosen(self, app_file: Path, *others: StoredRestore) -> str:
         settings = load_settings(app_file)
         for restore in others:
-            RestoresTable(settings.warehouse).append(restore)
+            Repository.open(settings).restores.append(restore)
         return chosen_restore(settings, None, live=True).restore_id
 
     def test_not_those_that_were_begun_and_never_committed(self, app_file: Path) -> None:
@@ -122,7 +110,9 @@ class TestWhichRestore:
             target_cluster_id="throwaway",
         )
         warehouse = load_settings(app_file).warehouse
-        DrillsTable(warehouse).record(replace(REPORT, run_id="drill-run"))
+        Repository(warehouse, "shop").drills.record(
+            stored_drill(replace(REPORT, run_id="drill-run"))
+        )
         assert self._chosen(app_file, kept) == "first"
 
     def test_two_clusters_have_to_be_told_apart(self, app_file: Path) -> None:
@@ -206,85 +196,93 @@ class TestWatch:
 
 
 class TestFinish:
-    """`restore finish`."""
+    """`restore finish --force`."""
 
-    @pytest.fixture
-    def calls(self, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-        """What `finish` was called with."""
-        made: list[dict[str, Any]] = []
-        effect = RetentionEffect("new-orders", 1000, False, 0, restored=90, deleted=80)
-
-        def finish(
-            settings: ApplicationSettings,
-            restore: StoredRestore,
-            target: _Cluster,
-            **options: Any,
-        ) -> Finished:
-            made.append(options)
-            options["warn"](effect)
-            put_back = {"new-orders": {"retention.ms": "1000", "segment.ms": None}}
-            done = replace(restore, state=RestoreState.FINISHED)
-            return Finished(done, put_back, (effect,), ("gone",), None)
-
-        monkeypatch.setattr(restore_after, "finish_restore", finish)
-        return made
-
-    def test_table(self, program: Program, app_file: Path, calls: list[dict[str, Any]]) -> None:
-        result = program("restore", "finish", "--app", app_file)
+    def test_table(self, shop: Shop) -> None:
+        assert shop("run").exit_code == 0
+        del shop.target.topics[OUTPUT]
+        shop.target.retention_ms = 1000
+        result = shop("finish", "--force")
         assert result.exit_code == 0
-        assert not calls[0]["force"]
-        assert "Restore first is finished" in result.out
+        assert f"Restore {shop.stored.restore_id} is finished" in result.out
         assert "retention.ms" in result.out
         assert "(default)" in result.out
-        assert "deletes 80 of 90 restored records" in result.err
-        assert "Deleted or made anew, left alone: gone." in result.err
+        records = sum(map(len, shop.target.topics[INPUT].logs))
+        assert f"deletes {records} of {records} restored records" in result.err
+        assert (
+            f"Not changed, because deleted or recreated since the restore: {OUTPUT}." in result.err
+        )
+        assert shop.stored.state is RestoreState.FINISHED
+        assert "retention.ms" not in shop.target.topics[INPUT].configs
+        assert "is already finished" in shop("finish", "--force").out
 
-    def test_json_and_force(
-        self, program: Program, app_file: Path, calls: list[dict[str, Any]]
-    ) -> None:
-        result = program("restore", "finish", "--app", app_file, "--json", "--force")
-        assert calls[0]["force"]
-        found = json.loads(result.out)
-        assert (found["state"], found["left_alone"]) == ("finished", ["gone"])
-        assert found["put_back"] == {"new-orders": {"retention.ms": "1000", "segment.ms": None}}
+    def test_json(self, shop: Shop) -> None:
+        assert shop("run").exit_code == 0
+        found = shop.json("finish", "--force")
+        assert (found["restore_id"], found["state"]) == (shop.stored.restore_id, "finished")
+        assert (found["was_finished"], found["left_alone"], found["seen"]) == (False, [], None)
+        assert found["put_back"][INPUT]["retention.ms"] is None
+        assert found["retention"] == []
+
+    def test_not_before_the_application_is_seen(self, shop: Shop) -> None:
+        shop("run")
+        assert shop("finish").exit_code == 2
+        assert shop.stored.state is RestoreState.COMMITTED
 
 
-class TestRollback:
-    """`restore rollback`."""
+class TestPreviousOffsets:
+    """`restore previous-offsets` of a group that had offsets, one of them in a deleted topic."""
 
-    @pytest.fixture(autouse=True)
-    def _rolls_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def roll_back(
-            settings: ApplicationSettings, restore: StoredRestore, target: _Cluster
-        ) -> RolledBack:
-            return RolledBack(
-                replace(restore, state=RestoreState.ROLLED_BACK),
-                put_back=(GroupOffset("new-orders", 0, 7, ""),),
-                deleted=(TopicPartitionId("new-orders", 1),),
-                absent=(GroupOffset("gone", 2, 8, ""),),
-                moved=(TopicPartitionId("new-orders", 0),),
-            )
-
-        monkeypatch.setattr(restore_after, "roll_back", roll_back)
-
-    def test_table(self, program: Program, app_file: Path) -> None:
-        result = program("restore", "rollback", "--app", app_file)
-        assert result.exit_code == 0
-        assert "Restore first is rolled back; group shop has these offsets" in result.out
-        assert "Deleted, there were none before: new-orders-1." in result.out
-        assert "The group had gone on since the restore: new-orders-0." in result.err
-        assert "no offset put back: gone-2." in result.err
-
-    def test_json(self, program: Program, app_file: Path) -> None:
-        result = program("restore", "rollback", "--app", app_file, "--json")
-        assert json.loads(result.out) == {
-            "restore_id": "first",
-            "state": "rolled_back",
-            "put_back": [{"topic": "new-orders", "partition": 0, "offset": 7}],
-            "deleted": [{"topic": "new-orders", "partition": 1}],
-            "absent": [{"topic": "gone", "partition": 2, "offset": 8}],
-            "moved": [{"topic": "new-orders", "partition": 0}],
+    @pytest.fixture
+    def restored(self, shop: Shop) -> Shop:
+        """The application, whose group has continued since."""
+        former = {TopicPartitionId(INPUT, 0): 7, TopicPartitionId("gone", 2): 8}
+        shop.target.groups["shop"] = {
+            id_: CommittedOffset(offset, "") for id_, offset in former.items()
         }
+        assert shop("run").exit_code == 0
+        shop.target.offsets[TopicPartitionId(INPUT, 1)] = CommittedOffset(1, "")
+        del shop.target.offsets[TopicPartitionId("gone", 2)]  # as brokers do with the topic
+        return shop
+
+    def test_table(self, restored: Shop) -> None:
+        result = restored("previous-offsets")
+        assert result.exit_code == 0
+        title = f"Restore {restored.stored.restore_id}: group shop has its previous offsets"
+        assert title in result.out
+        deleted = f"{INPUT}-1, {FLIGHT}-0, {FLIGHT}-1"
+        assert f"Deleted, because the group had no offset before: {deleted}." in result.out
+        assert f"The group had committed other offsets since the restore: {INPUT}-1." in result.err
+        assert "no longer exist on the target: gone-2." in result.err
+
+    def test_json(self, restored: Shop) -> None:
+        assert restored.json("previous-offsets") == {
+            "restore_id": restored.stored.restore_id,
+            "state": "rolled_back",
+            "put_back": [{"topic": INPUT, "partition": 0, "offset": 7}],
+            "deleted": [
+                {"topic": topic, "partition": number}
+                for topic, number in ((INPUT, 1), (FLIGHT, 0), (FLIGHT, 1))
+            ],
+            "absent": [{"topic": "gone", "partition": 2, "offset": 8}],
+            "moved": [{"topic": INPUT, "partition": 1}],
+        }
+        assert restored.stored.state is RestoreState.ROLLED_BACK
+        assert {id_: one.offset for id_, one in restored.target.offsets.items()} == {
+            TopicPartitionId(INPUT, 0): 7
+        }
+
+    def test_the_former_name_asks_for_yes(self, restored: Shop) -> None:
+        before = dict(restored.target.offsets)
+        refused = restored("rollback")
+        assert (refused.exit_code, refused.out) == (2, "")
+        assert "rollback is the old name of restore previous-offsets" in refused.err
+        assert "add --yes" in refused.err
+        assert restored.target.offsets == before
+        done = restored("rollback", "--yes")
+        assert done.exit_code == 0
+        assert "restore rollback is now restore previous-offsets" in done.err
+        assert restored.stored.state is RestoreState.ROLLED_BACK
 
 
 class TestGroupOffsets:
@@ -296,7 +294,9 @@ class TestGroupOffsets:
         source, target = TopicPartitionId("out", 0), TopicPartitionId("new-out", 0)
         runs = (OffsetRun(10, 0, 5),)
         made = PartitionProduced(source, target, runs, records=5, resumed=0, end=5)
-        OffsetMapsTable(Warehouse(app_file.parent / "warehouse")).record("shop", "first", [made])
+        Repository(Warehouse(app_file.parent / "warehouse"), "shop").offset_maps.record(
+            "first", [made]
+        )
         path = app_file.with_name("offsets.csv")
         path.write_text("topic,partition,offset\nout,0,12\nout,1,3\n")
         return path
@@ -305,8 +305,8 @@ class TestGroupOffsets:
         options = ["--app", app_file, "--from-file", file]
         result = program("restore", "group-offsets", *options, "report")
         assert result.exit_code == 0
-        assert "would be committed (--commit does it)" in result.out
-        assert "Not restored, no offset: out-1." in result.err
+        assert "not committed (add --commit to commit)" in result.out
+        assert "No offset, because not restored: out-1." in result.err
         found = json.loads(program("restore", "group-offsets", *options, "--json", "report").out)
         assert (found["group"], found["committed"]) == ("report", False)
         assert found["offsets"] == [
@@ -322,30 +322,40 @@ class TestGroupOffsets:
         ]
         assert found["not_restored"] == [{"topic": "out", "partition": 1}]
 
-    def test_committed(
-        self, program: Program, app_file: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked: list[tuple[str, dict[TopicPartitionId, CommittedOffset]]] = []
+    @pytest.mark.usefixtures("file")
+    def test_from_the_recovery_point(self, program: Program, app_file: Path) -> None:
+        report = ConsumerGroup(
+            "report", (GroupOffset("out", 0, 13, ""), GroupOffset("out", 1, 3, ""))
+        )
+        taken = point(1, point_id=_restore().point_id, application_id="shop")
+        table = Repository(Warehouse(app_file.parent / "warehouse"), "shop").points
+        table.append(replace(taken, other_groups=(report,)))
+        options = ["--app", app_file, "--from-point", "--json"]
+        found = json.loads(program("restore", "group-offsets", *options, "report").out)
+        assert [(one["source_offset"], one["offset"]) for one in found["offsets"]] == [(13, 3)]
+        assert found["not_restored"] == [{"topic": "out", "partition": 1}]
+        unknown = program("restore", "group-offsets", *options, "other")
+        assert unknown.exit_code == 2
+        assert f"Recovery point {taken.id} has no offsets of group other." in unknown.err
 
-        def commit(
-            settings: ApplicationSettings,
-            restore: StoredRestore,
-            target: _Cluster,
-            *,
-            group: str,
-            offsets: dict[TopicPartitionId, CommittedOffset],
-        ) -> MappedGroup:
-            asked.append((group, offsets))
-            return MappedGroup((), ())
+    def test_one_source_of_offsets(self, program: Program, app_file: Path, file: Path) -> None:
+        options = ["--app", app_file, "--from-point", "--from-file", file]
+        result = program("restore", "group-offsets", *options, "report")
+        assert result.exit_code == 2
+        assert "cannot be combined" in result.err
 
-        monkeypatch.setattr(restore_groups, "commit_other_group", commit)
-        options = ["--from-file", file, "--commit", "--target-group", "report-2"]
-        result = program("restore", "group-offsets", "--app", app_file, *options, "report")
+    def test_committed(self, shop: Shop) -> None:
+        assert shop("run").exit_code == 0
+        file = shop.file.with_name("offsets.csv")
+        file.write_text(f"{OUTPUT},0,12\n")
+        options = ("--from-file", file, "--commit", "--target-group", "report-2")
+        result = shop("group-offsets", *options, "report")
         assert result.exit_code == 0
         assert "Group report-2 on target:1: committed and read back" in result.out
-        ((group, offsets),) = asked
-        assert group == "report-2"
-        assert offsets[TopicPartitionId("out", 0)].offset == 12
+        read = TopicPartitionId(OUTPUT, 0)
+        restored = sum(row.offset < 12 for row in shop.rows(read))
+        assert shop.target.groups["report-2"] == {read: CommittedOffset(restored, "")}
+        shop.assert_restored()
 
 
 class TestServe:
@@ -376,7 +386,9 @@ class TestStates:
     @pytest.fixture
     def planned(self, tmp_path: Path, app_file: Path) -> Path:
         """The restore was started again since, and broke off before its first record."""
-        RestoresTable(Warehouse(tmp_path / "warehouse")).append(_restore(RestoreState.PLANNED))
+        Repository(Warehouse(tmp_path / "warehouse"), "shop").restores.append(
+            _restore(RestoreState.PLANNED)
+        )
         return app_file
 
     def test_watch(self, program: Program, planned: Path) -> None:
@@ -404,6 +416,6 @@ class TestStates:
         assert done.exit_code == 2
         assert f"is planned: restore {name} is refused" in done.err
         settings = load_settings(planned)
-        found = RestoresTable(settings.warehouse).newest("shop", "first")
+        found = Repository(settings.warehouse, "shop").restores.newest("first")
         assert found is not None
         assert found.state is RestoreState.PLANNED

@@ -9,10 +9,14 @@ import pyarrow as pa
 import pytest
 
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import Guarantee
+from kstreams_assets.repository.repository import Repository
 from tests.cli.application import Program, document, nothing_written, write
 from tests.clock import freeze_time
 from tests.ktables.samples import KEYS, snapshot, write_window
+from tests.ktables.stored_log import APPLICATION_ID, STORE, TOPIC, Change, StoredLog
+from tests.streams.workbench import NoSpark
 
 VALUE = pa.struct([("count", pa.int64())])
 CHANGELOGS = {
@@ -55,7 +59,7 @@ def app_file(tmp_path: Path) -> Path:
     named = {"headers": [("trace", b"t-7"), ("id", b"\x01\x02"), ("none", None)]}
     sessions = [{**session, **times}, {**session, **times, **named, "decoded_key": "traced"}]
     write_window(configured, "sessions", KEYS[0], sessions, parts=list(times))
-    SnapshotsTable(configured.warehouse).record(
+    Repository(configured.warehouse, APPLICATION_ID).snapshots.record(
         [
             snapshot(KEYS[0]),
             snapshot(KEYS[1], proved=False, reason="Compaction came first."),
@@ -94,6 +98,7 @@ def test_as_of_in_json(program: Program, app_file: Path) -> None:
         "store": "totals",
         "key": "a",
         "window": KEYS[0],
+        "base_window": None,
         "recovery_point": f"point-{KEYS[0]}",
         "taken_at": "2026-10-20T00:55:00.000+00:00",
         "proved": True,
@@ -154,8 +159,11 @@ def test_a_value_that_does_not_decode(program: Program, app_file: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--store", "totals"], "One of --key and --key-hex is needed"),
-        (["--store", "totals", "--key", "a", "--key-hex", "61"], "One of --key and --key-hex"),
+        (["--store", "totals"], "Exactly one of --key and --key-hex is required"),
+        (
+            ["--store", "totals", "--key", "a", "--key-hex", "61"],
+            "Exactly one of --key and --key-hex",
+        ),
         (["--store", "totals", "--key-hex", "6"], "--key-hex is '6'."),
         (["--store", "total", "--key", "a"], "shop has no store 'total' (near: totals)."),
         (["--store", "totals", "--key", "z"], "Store 'totals' holds no key z in window"),
@@ -171,6 +179,70 @@ def test_errors_are_one_line(
     program: Program, app_file: Path, options: list[str], text: str
 ) -> None:
     result = program("state", "--app", app_file, *options)
+    assert (result.exit_code, result.out) == (2, "")
+    assert text in result.err
+    assert result.err.count("\n") == 1
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Path:
+    """A store without any snapshot; of its three points the last one is not covered."""
+    log = StoredLog(Warehouse(tmp_path / "warehouse"), NoSpark())
+    changes = [Change(offset, b"a", b"%d" % offset, 1_792_454_400_000) for offset in range(9)]
+    log.point(0, {0: 4})
+    log.point(1, {0: 9}, guarantee=Guarantee.AT_LEAST_ONCE)
+    log.back_up(1, {0: (0, 9)}, changes)
+    log.point(2, {0: 20})
+    return write(
+        tmp_path / "defs.yaml",
+        document(
+            APPLICATION_ID,
+            warehouse=str(tmp_path / "warehouse"),
+            topics={"t": {"roles": ["input"]}, TOPIC: {"roles": ["changelog"]}},
+            stores={STORE: {"changelog": TOPIC, "key": "string", "value": "string"}},
+        ),
+    )
+
+
+def test_a_point_without_a_snapshot(program: Program, followed: Path) -> None:
+    options = ["--store", STORE, "--key", "a", "--point", "point-0000"]
+    with nothing_written(followed.parent):
+        shown = program("state", "--app", followed, *options)
+        found = json.loads(program("state", "--app", followed, *options, "--json").out)
+    assert _cells(shown.out, "yes")[:4] == ["", "1970-01-01T00:59:59.000+00:00", "yes", "3"]
+    assert (found["window"], found["base_window"], found["proved"]) == (None, None, True)
+    assert found["recovery_point"] == "point-0000"
+    assert [(row["value"], row["offset"]) for row in found["rows"]] == [("3", 3)]
+
+
+def test_as_of_without_a_snapshot(program: Program, followed: Path) -> None:
+    options = ["--store", STORE, "--key", "a", "--as-of", "2026-10-20T01:00:00Z"]
+    result = program("state", "--app", followed, *options)
+    assert _cells(result.out, "2026-10-20")[2:4] == ["no", "8"]
+    assert result.err == "NOTE point-0001: At least once.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            ["--point", "point-0002"],
+            "Store 'store' is not covered by backups at recovery point point-0002",
+        ),
+        (["--point", "point-7"], "app has no recovery point 'point-7'"),
+        (
+            ["--point", "point-0000", "--as-of", "2026-10-20T00:00:00Z"],
+            "--point cannot be combined with",
+        ),
+        (["--point", "point-0000", "--history"], "--point cannot be combined with"),
+        (["--as-of", "1969-01-01T00:00:00Z"], "No recovery point that was complete then"),
+        (["--history"], "has no snapshot: there is none at all"),
+    ],
+)
+def test_points_that_give_no_state(
+    program: Program, followed: Path, options: list[str], text: str
+) -> None:
+    result = program("state", "--app", followed, "--store", STORE, "--key", "a", *options)
     assert (result.exit_code, result.out) == (2, "")
     assert text in result.err
     assert result.err.count("\n") == 1

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.groups import ConsumerGroup, GroupOffset
+from kstreams_assets.model.spans import Gap, GapCause, SpanContent, SpanResult
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import WindowSchedule
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
 from tests.backup.held_records import hold_records
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write
@@ -42,7 +42,7 @@ def app_file(tmp_path: Path) -> Path:
 def filled(app_file: Path) -> Path:
     """Points at 01:59 and 03:30; of window 01:00 both topics are backed up, of 02:00 one."""
     warehouse = Warehouse(app_file.parent / "warehouse")
-    points = RecoveryPointTable(warehouse)
+    points = Repository(warehouse, "shop").points
     committed = [GroupOffset("t", 0, 1200, "metadata")]
     points.append(point(_ms(1, 59), cut(0, 1234), group_offsets=committed, point_id="first"))
     points.append(point(_ms(3, 30), cut(0, 5000), cut(0, 7, topic="u"), point_id="second"))
@@ -186,7 +186,7 @@ class TestRecoveryPoints:
     def test_list_among_thousands(self, program: Program, filled: Path) -> None:
         cuts = [cut(number, 10**6, topic=f"topic-{number // 4}") for number in range(20)]
         points = [point(_ms(3, 59) + n, *cuts, point_id=f"p{n}") for n in range(8000)]
-        RecoveryPointTable(Warehouse(filled.parent / "warehouse")).append_many(points)
+        Repository(Warehouse(filled.parent / "warehouse"), "shop").points.append_many(points)
         with processor_time() as took:
             result = program("recovery-points", "list", "--app", filled, "--json")
         assert [p["id"] for p in json.loads(result.out)["recovery_points"]][:2] == [
@@ -220,11 +220,25 @@ class TestRecoveryPoints:
             "1,200",
             "",
         ]
-        assert "A restore from the backups gives: at_least_once." in result.out
+        assert "Restorability from the backups: at_least_once." in result.out
         found = json.loads(
             program("recovery-points", "show", "first", "--app", filled, "--json").out
         )
         assert (found["id"], found["application_id"]) == ("first", "shop")
+        assert "Other groups" not in result.out
+
+    def test_show_other_groups(self, program: Program, filled: Path) -> None:
+        reader = ConsumerGroup("reader", (GroupOffset("out", 3, 1711, ""),))
+        taken = replace(point(_ms(4, 1), point_id="third"), other_groups=(reader,))
+        Repository(Warehouse(filled.parent / "warehouse"), "shop").points.append(taken)
+        result = program("recovery-points", "show", "third", "--app", filled)
+        (row,) = [line for line in result.out.splitlines() if "1,711" in line]
+        assert [cell.strip() for cell in row.strip("│|").split("│")] == [
+            "reader",
+            "out",
+            "3",
+            "1,711",
+        ]
 
     def test_show_none(self, program: Program, filled: Path) -> None:
         result = program("recovery-points", "show", "third", "--app", filled)

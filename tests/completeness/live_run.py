@@ -16,21 +16,21 @@ from examples.orders_created.orders import TOPIC as CREATED
 from examples.orders_risk_scoring.application import EXAMPLE as RISK_SCORING
 from examples.streams.application import Example
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.rule_results import RuleResult
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.spans import Window
 from spark_resources.work import Spark
 from tests.examples.orders_created.records import created
 from tests.restore.example_definition import Definition
 from tests.restore.example_trial import PARTITIONS, ExampleTrial, InputFeed
-from tests.restore.trial import Source, connection_to, named
-from tests.streams.cluster import unique_name
+from tests.restore.trial import Source, named
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.feed import Feed
 from tests.streams.orders import orders
 
@@ -90,14 +90,7 @@ def run_live(
             taken.append(source.take())
         ends = [taken[(number + 1) * points // windows - 1] for number in range(windows)]
         tiled = _windows(source.began_ms, ends)
-        back_up(
-            settings,
-            tiled,
-            topics=settings.topics,
-            newest_closed=None,
-            spark=spark,
-            run_id=unique_name("backup"),
-        )
+        BackupJob(settings, spark, unique_name("backup")).run(tiled)
     return LiveRun(settings, prefix, tuple(taken), tiled)
 
 

@@ -1,11 +1,10 @@
 """Rules and results of the application `shop`, made by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from kstreams_assets.app.rules import EVERYWHERE, CompletenessRule, Place, Scope
+from kstreams_assets.app.rules import CompletenessRule, Place, Scope
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
-from spark_resources.work import Sample
+from kstreams_assets.model.rule_results import Outcome, RuleKind, RuleResult, Sample
 
 SAMPLE = Sample(("customer", "difference"), (("anna", "2"), (None, "-1")))
 
@@ -17,19 +16,19 @@ def rule(
     balance: str | None = None,
     severity: Severity = Severity.ERROR,
     blocking: bool = True,
-    on: frozenset[Place] = EVERYWHERE,
+    on: Collection[Place] = tuple(Place),
     scope: Scope = Scope.EVERYTHING,
     description: str = "",
 ) -> CompletenessRule:
     """A rule; what it selects plays no part."""
     return CompletenessRule(
         name=name,
-        sql="SELECT * FROM orders WHERE amount < 0",
+        query="SELECT * FROM orders WHERE amount < 0",
         views=tuple(views),
         balance=balance,
         severity=severity,
         blocking=blocking,
-        on=on,
+        on=list(on),
         scope=scope,
         description=description,
     )

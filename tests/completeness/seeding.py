@@ -11,16 +11,16 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.table import Table
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import file_digest
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.table import Table
 from tests.backup.reading import newest_files
-from tests.warehouse.disk import on_disk
+from tests.repository.disk import on_disk
 
 Row = dict[str, Any]
 
@@ -78,7 +78,7 @@ class Backup:
         rows = table.to_pylist()
         rows[-1]["decoded_value"][field] += 1
         _write(file, rows, table.schema)
-        _note_again(SnapshotsTable(self.settings.warehouse)._table, self._id, file)
+        _note_again(Repository.open(self.settings).snapshots.table, file)
         return Seeded(rows[-1]["decoded_key"], rows[-1]["decoded_value"])
 
     def _change(
@@ -94,7 +94,7 @@ class Backup:
             found = [n for n, row in enumerate(rows) if self._holds(topic, row) and fits(row)]
             if found:
                 _write(file, change(rows, found[-1]), table.schema)
-                _note_again(Ledger(self.settings.warehouse, self._id)._table, self._id, file)
+                _note_again(Ledger(self.settings.warehouse, self._id)._table, file)
                 row = rows[found[-1]]
                 return Seeded(row["key"].decode(), json.loads(row["value"]))
         raise AssertionError(f"no record of {topic} fits")
@@ -115,7 +115,7 @@ class Backup:
         return cut is not None and cut.holds(row["offset"]) and below
 
 
-def _note_again(table: Table[Any], application_id: str, file: Path) -> None:
+def _note_again(table: Table[Any], file: Path) -> None:
     """As if the backup had written the file so: otherwise its digest gives the fault away."""
 
     def changed(rows: pa.Table) -> pa.Table:
@@ -125,7 +125,7 @@ def _note_again(table: Table[Any], application_id: str, file: Path) -> None:
                 written |= {"size": file.stat().st_size, "digest": file_digest(file)}
         return pa.Table.from_pylist(found, rows.schema)
 
-    table.rewrite(application_id, 0, 2**62, changed)
+    table.rewrite(0, 2**62, changed)
 
 
 def _write(file: Path, rows: list[Row], schema: pa.Schema) -> None:

@@ -15,18 +15,14 @@ from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
+from kstreams_assets.model.saved_records import SavedTail
+from kstreams_assets.model.spans import Gap, SpanContent, SpanPlan, SpanResult, Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-)
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
-from kstreams_assets.warehouse.spans import Gap, SpanContent, SpanPlan, SpanResult, Window
 from tests.store.place import edited
 
 APP = "app"
@@ -168,7 +164,7 @@ class StoredTopics:
             group_offsets=tuple(GroupOffset(t, 0, offset, "") for t, offset in committed.items()),
             sealed=sealed,
         )
-        RecoveryPointTable(self.warehouse).append(taken)
+        Repository(self.warehouse, taken.application_id).points.append(taken)
         return taken
 
     def close(
@@ -224,7 +220,7 @@ class StoredTopics:
         """Save records with a point."""
         rows = [RawRecord(r.offset, r.timestamp_ms, 0, r.raw_key, r.raw_value, ()) for r in records]
         tail = SavedTail(TopicPartitionId(topic, 0), f"id-{topic}", rows)
-        SavedRecordsTable(self.warehouse).append(APP, point_id, [tail])
+        Repository(self.warehouse, APP).saved_records.append(point_id, [tail])
 
     def with_rules(self, *rules: CompletenessRule) -> "StoredTopics":
         """The same with these rules."""

@@ -7,17 +7,9 @@ import pytest
 
 from kstreams_assets.app.rules import CompletenessRule, Place, Recomputation, Scope
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import (
-    AT_WINDOWS,
-    ON_RESTORES,
-    Outcome,
-    counts,
-    explanation_of,
-    is_red,
-    rule_checks,
-    severity_of,
-)
+from kstreams_assets.completeness.result import AT_WINDOWS, ON_RESTORES, counts, rule_checks
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.model.rule_results import Outcome, explanation_of, is_red, severity_of
 from kstreams_assets.settings import ApplicationSettings
 from tests.completeness.outcomes import result, rule
 from tests.ktables.samples import settings
@@ -25,7 +17,7 @@ from tests.ktables.samples import settings
 
 def with_rules(folder: Path, *rules: CompletenessRule, stores: tuple[str, ...] = ()):
     """The application with these rules and recomputed stores."""
-    recomputed = tuple(Recomputation(store, source="orders.eu", key="_key") for store in stores)
+    recomputed = tuple(Recomputation(store=store, source="orders.eu") for store in stores)
     return replace(settings(folder), completeness=rules, recomputed=recomputed)
 
 
@@ -54,7 +46,7 @@ def test_a_rule_is_checked_where_it_holds_a_recomputed_store_everywhere(
 def test_the_name_of_a_check_is_one_that_dagster_takes(everything: ApplicationSettings) -> None:
     (store,) = [c for c in rule_checks(everything, AT_WINDOWS) if c.rule == "recompute_to-tals"]
     assert store.name == "recompute_to_tals"
-    assert "`to-tals`, computed anew from `orders.eu`" in store.claim
+    assert "`to-tals`, recomputed from `orders.eu`" in store.claim
 
 
 def test_two_names_that_dagster_takes_for_one(tmp_path: Path) -> None:

@@ -4,17 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.completeness.content import (
-    Moment,
-    Part,
-    in_flight_from,
-    part_of,
-    wanted,
-)
-from kstreams_assets.completeness.view import View, views_of
+from kstreams_assets.completeness.content import Moment, Part, in_flight_from, part_of, wanted
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.rules.view import View, views_of
 from tests.completeness.stored_topics import (
     CHANGELOG,
     JOINED,

@@ -8,25 +8,15 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.app.rules import (
-    CompletenessRule,
-    Place,
-    Recomputation,
-    RuleLimits,
-    Scope,
-    WindowedBy,
-)
+from kstreams_assets.app.rules import CompletenessRule, Place, Recomputation, Scope, WindowedBy
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.errors import (
-    ConfigurationError,
-    RecoveryPointNotFoundError,
-    SparkLostError,
-)
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, SparkLostError
 from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.model.rule_results import Outcome, RuleKind, RuleResult
+from kstreams_assets.model.spans import Window
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.spans import Window
 from spark_resources import rules
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.stored_topics import (
@@ -48,7 +38,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.on_store]
 
 BALANCE = CompletenessRule(
     name="money_is_kept",
-    sql=(
+    query=(
         "SELECT o.s AS ordered, s.s AS summed, m.s AS moved FROM (SELECT sum(amount) AS s FROM"
         " orders) o, (SELECT sum(total) AS s FROM sums) s, (SELECT coalesce(sum(amount), 0) AS s"
         " FROM `moved-repartition`) m WHERE o.s <> s.s + m.s"
@@ -58,12 +48,12 @@ BALANCE = CompletenessRule(
 )
 POSITIVE = CompletenessRule(
     name="no_debts",
-    sql="SELECT _key, total, _offset FROM totals WHERE total < 0 ORDER BY _offset",
+    query="SELECT _key, total, _offset FROM totals WHERE total < 0 ORDER BY _offset",
     views=("totals",),
 )
 NEW = CompletenessRule(
     name="new_money",
-    sql=(
+    query=(
         "SELECT o.s AS ordered, now.s AS now, before.s AS before FROM"
         " (SELECT coalesce(sum(amount), 0) AS s FROM orders) o,"
         " (SELECT (SELECT sum(total) FROM sums) + coalesce(sum(amount), 0) AS s"
@@ -75,7 +65,7 @@ NEW = CompletenessRule(
     balance="sum(orders.amount) == sum(sums.total) + sum(moved-repartition.amount)",
     scope=Scope.WINDOW,
 )
-WRONG = CompletenessRule("wrong", "SELECT no_such_column FROM totals", ("totals",))
+WRONG = CompletenessRule(name="wrong", query="SELECT no_such_column FROM totals", views=("totals",))
 RULES = (BALANCE, POSITIVE, NEW, WRONG)
 RECOMPUTED = Recomputation(
     store="sums",
@@ -145,44 +135,35 @@ def test_rules_hold_at_a_window_with_records_in_flight(
             ("money_is_kept", "no_debts", "new_money", "recompute_sums"), Outcome.PASSED
         )
         assert outcomes == {**passed, "wrong": Outcome.FAILED}, found
+        assert "no_such_column" in found["wrong"].explanation
+        assert found["wrong"].blocks
         assert {result.window for result in found.values()} == {f"w000{index}"}
         assert {result.point_id for result in found.values()} == {f"point-{index}"}
         assert found["recompute_sums"].kind is RuleKind.RECOMPUTE
         assert found["money_is_kept"].stores_from == "changelogs in the backup"
         assert found["no_debts"].stores_from == ""
-        stored = ResultsTable(settings.warehouse).of("app", run_id=f"run-{index}")
+        stored = Repository(settings.warehouse, "app").results.of(run_id=f"run-{index}")
         assert sorted(stored, key=lambda r: r.rule) == sorted(found.values(), key=lambda r: r.rule)
-
-
-def test_a_rule_that_spark_refuses_is_told_and_the_others_run(
-    settings: ApplicationSettings, spark: SparkSessionResource
-) -> None:
-    rules = copied(settings, WRONG, POSITIVE)
-    wrong, positive = at_point(replace(rules, recomputed=()), "point-1", spark=spark)
-    assert wrong.outcome is Outcome.FAILED
-    assert "no_such_column" in wrong.explanation
-    assert wrong.blocks
-    assert positive.passed
 
 
 LIMITED = (
     CompletenessRule(
-        "slow",
-        "SELECT count(*) AS n FROM totals, range(1000000000000) r WHERE r.id % 7 = 3",
-        ("totals",),
-        limits=RuleLimits(timeout_s=2),
+        name="slow",
+        query="SELECT count(*) AS n FROM totals, range(1000000000000) r WHERE r.id % 7 = 3",
+        views=("totals",),
+        timeout_seconds=2,
     ),
     CompletenessRule(
-        "large",
-        "SELECT repeat('x', 2097152) AS text FROM totals",
-        ("totals",),
-        limits=RuleLimits(memory_bytes=21 * 1024**2),
+        name="large",
+        query="SELECT repeat('x', 2097152) AS text FROM totals",
+        views=("totals",),
+        max_memory_mib=21,
     ),
     CompletenessRule(
-        "many",
-        "SELECT _key, r.id FROM totals, range(1000000) r",
-        ("totals",),
-        limits=RuleLimits(rows=1000),
+        name="many",
+        query="SELECT _key, r.id FROM totals, range(1000000) r",
+        views=("totals",),
+        max_rows=1000,
     ),
 )
 
@@ -302,8 +283,8 @@ def test_rules_are_left_out_where_they_do_not_hold(
 ) -> None:
     rules = copied(
         settings,
-        replace(POSITIVE, on=frozenset({Place.RESTORE})),
-        replace(POSITIVE, name="tables", on=frozenset({Place.KTABLES})),
+        POSITIVE.model_copy(update={"on": frozenset({Place.RESTORE})}),
+        POSITIVE.model_copy(update={"name": "tables", "on": frozenset({Place.KTABLES})}),
     )
     found = at_window(replace(rules, recomputed=()), window_of(0), spark=spark)
     assert [(r.rule, r.place, r.outcome) for r in found] == [
@@ -325,7 +306,7 @@ def test_unknown_names_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match="money_is_kept"):
         at_point(settings, "point-0", spark=spark, rules=["money_is_lost"])
-    with pytest.raises(RecoveryPointNotFoundError, match="point-9"):
+    with pytest.raises(KStreamsAssetsError, match="point-9"):
         at_point(settings, "point-9", spark=spark)
 
 
@@ -375,7 +356,10 @@ def test_windows_that_records_may_have_missed_are_not_verifiable(
         retention_ms=3_600_000,
     )
     per_second = Recomputation(
-        "sums", ORDERS, "_key", {"count": "count(*)"}, windowed_by=WindowedBy(1_000, 1_000, 0)
+        store="sums",
+        source=ORDERS,
+        values={"count": "count(*)"},
+        windowed_by=WindowedBy(size_ms=1_000),
     )
     explanations = []
     for index, (name, stamps) in enumerate(times.items()):

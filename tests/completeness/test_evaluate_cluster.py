@@ -10,13 +10,14 @@ import pytest
 from kstreams_assets.app.rules import CompletenessRule, Place, Scope
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.rule_results import Outcome, RuleResult
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.repository import Repository
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.stored_topics import (
     CHANGELOG,
@@ -100,7 +101,7 @@ def test_rules_are_judged_by_the_offsets_that_are_to_be_committed(restored: Rest
         (Place.RESTORE, None, "point-0")
     }
     assert found["money_is_kept"].stores_from == "changelogs on the cluster"
-    kept = ResultsTable(restored.stored.warehouse).of("app")
+    kept = Repository(restored.stored.warehouse, "app").results.of()
     assert {result.rule for result in kept} == set(found)
 
     for offsets in ({"orders": 4}, {"orders": 2}, {"moved": 1}):
@@ -119,8 +120,9 @@ def test_a_restored_tail_cannot_be_balanced(restored: Restored) -> None:
 
 
 def test_rules_that_are_not_for_restores_are_left_out(restored: Restored) -> None:
-    rule = replace(POSITIVE, on=frozenset({Place.BACKUP}))
-    warning = replace(BALANCE, severity=Severity.WARN, scope=Scope.EVERYTHING)
+    rule = POSITIVE.model_copy(update={"on": frozenset({Place.BACKUP})})
+    change = {"severity": Severity.WARN, "scope": Scope.EVERYTHING}
+    warning = BALANCE.model_copy(update=change)
     found = restored.evaluate(rule, warning, orders=4)
     assert set(found) == {"money_is_kept", "recompute_sums"}
     assert found["money_is_kept"].outcome is Outcome.VIOLATED

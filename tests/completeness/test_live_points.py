@@ -14,8 +14,8 @@ from examples.orders_created.orders import TOPIC as CREATED
 from examples.orders_risk_scoring.application import CANDIDATES
 from examples.orders_risk_scoring.application import STORE as SCORES
 from kstreams_assets.app.rules import Place
-from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.model.rule_results import Outcome, RuleResult
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.live_run import (
     ORDER_PROCESSOR,

@@ -8,14 +8,16 @@ import pytest
 
 from kstreams_assets.app.rules import CompletenessRule
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import ResultsTable
 from kstreams_assets.errors import EngineError, SparkLostError
 from kstreams_assets.home import NoHomeError
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.repository.repository import Repository
 from spark_resources.work import Spark
 from tests.completeness.stored_topics import CHANGELOG, ORDERS, StoredTopics, total, window_of
 
-RULE = CompletenessRule("no_debts", "SELECT total FROM totals WHERE total < 0", ("totals",))
+RULE = CompletenessRule(
+    name="no_debts", query="SELECT total FROM totals WHERE total < 0", views=("totals",)
+)
 
 
 class NoServer:
@@ -49,5 +51,5 @@ def test_nothing_is_stored_of_it(
         pytest.raises(expected),
     ):
         evaluator.window(window_of(0))
-    results = ResultsTable(stored.settings.warehouse)
-    assert results.newest(stored.settings.application_id, 10) == []
+    results = Repository(stored.settings.warehouse, stored.settings.application_id).results
+    assert results.newest(10) == []

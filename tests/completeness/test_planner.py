@@ -9,13 +9,14 @@ import pytest
 
 from kstreams_assets.completeness import planner as planner_module
 from kstreams_assets.completeness.content import Moment, Part, ViewPart
-from kstreams_assets.completeness.planner import ContentPlanner, Staging
+from kstreams_assets.completeness.planner import ContentPlanner
 from kstreams_assets.completeness.runnable import Standing
-from kstreams_assets.completeness.view import views_of
-from kstreams_assets.errors import RecoveryPointNotFoundError
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import Guarantee
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.point import Guarantee
+from kstreams_assets.repository.staging import Staging
+from kstreams_assets.rules.view import views_of
 from spark_resources.work import LoggedRows, LogSource
 from tests.completeness.stored_topics import (
     CHANGELOG,
@@ -51,7 +52,7 @@ def stored(tmp_path: Path) -> StoredTopics:
 
 @pytest.fixture
 def staging(stored: StoredTopics) -> Iterator[Staging]:
-    with Staging(stored.warehouse, "app") as staging:
+    with Staging(stored.warehouse, "completeness-app") as staging:
         yield staging
 
 
@@ -97,7 +98,7 @@ def test_any_point_follows_the_last_window_that_had_ended(
     assert (between.window, between.before and between.before.id) == (None, "point-0")
     assert first.before is None
     assert moments.of_point("point-1") == moments.of_window(window_of(1))
-    with pytest.raises(RecoveryPointNotFoundError, match="no-such-point"):
+    with pytest.raises(KStreamsAssetsError, match="no-such-point"):
         moments.of_point("no-such-point")
 
 
@@ -160,7 +161,7 @@ def offsets(rows: LoggedRows) -> list[int]:
 
 
 def test_staged_files_are_gone_when_it_is_closed(stored: StoredTopics) -> None:
-    with Staging(stored.warehouse, "app") as staging:
+    with Staging(stored.warehouse, "completeness-app") as staging:
         stored.point("p", HOUR_MS + 5_000, {MOVED: 4}, {MOVED: 1}, saved_from={MOVED: 1})
         stored.save("p", MOVED, [order(2, "a", 1)])
         planner = ContentPlanner(stored.settings, staging)
@@ -222,7 +223,7 @@ def test_a_topic_that_begins_late_is_incomplete_but_not_in_windows(tmp_path: Pat
         records = {ORDERS: [order(begin + n, "a", 1) for n in range(10)]}
         about = {"begins": starts} if index == 0 else {}
         stored.close(index, records, {ORDERS: begin + 9}, log_starts=starts, **about)
-    with Staging(stored.warehouse, "app") as staging:
+    with Staging(stored.warehouse, "completeness-app") as staging:
         planner = ContentPlanner(stored.settings, staging)
         moment = planner.moments.of_point("point-1")
         whole = standing(planner, moment, parts(stored, ORDERS))

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.rules import Recomputation, RepeatEffect, Scope, WindowedBy
-from kstreams_assets.completeness.balance import balance_sql
 from kstreams_assets.completeness.repeats import Repeats, of_balance, of_recomputation
+from kstreams_assets.rules.balance import balance_sql
 from spark_resources.resource import SparkSessionResource
-from tests.completeness.rule_samples import known
+from tests.rules.rule_samples import known
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,9 @@ def test_sums_are_told_apart_by_their_direction_alone(spark: SparkSessionResourc
 
 
 def _store(windowed_by: WindowedBy | None = None, **values: str) -> Recomputation:
-    return Recomputation("totals", "orders", "`_key`", values, windowed_by=windowed_by)
+    return Recomputation(
+        store="totals", source="orders", key="`_key`", values=values, windowed_by=windowed_by
+    )
 
 
 def _found(*rows: str) -> str:

@@ -6,13 +6,14 @@ import pytest
 
 from kstreams_assets.app.rules import CompletenessRule, Scope
 from kstreams_assets.completeness.repeats import Repeats
-from kstreams_assets.completeness.result import Outcome, RuleKind
-from kstreams_assets.completeness.runnable import Judged, Runnable, Standing, listed
+from kstreams_assets.completeness.runnable import Judged, Runnable, Standing
+from kstreams_assets.model.rule_results import Outcome, RuleKind
+from kstreams_assets.texts import few
 
 LATE = "orders-0 begins at offset 100 in the backup"
-RULE = Runnable(CompletenessRule("plain", "SELECT 1", ()), RuleKind.RULE, {})
-BALANCE = replace(RULE, rule=replace(RULE.rule, balance="a == b"))
-OF_WINDOW = replace(BALANCE, rule=replace(BALANCE.rule, scope=Scope.WINDOW))
+RULE = Runnable(CompletenessRule(name="plain", query="SELECT 1", views=()), RuleKind.RULE, {})
+BALANCE = replace(RULE, rule=RULE.rule.model_copy(update={"balance": "a == b"}))
+OF_WINDOW = replace(BALANCE, rule=BALANCE.rule.model_copy(update={"scope": Scope.WINDOW}))
 RECOMPUTED = replace(RULE, kind=RuleKind.RECOMPUTE)
 REPEATS = Standing(repeats="The application runs at_least_once")
 OWN_REPEATS = replace(REPEATS, within=Repeats(12))
@@ -66,7 +67,7 @@ def test_a_rule_that_was_run(
     ("rule", "standing", "remedy"),
     [
         (RULE, Standing(not_covered="Not covered: x."), "Back up the windows that are due, then"),
-        (BALANCE, Standing(incomplete=LATE), "a balance of everything cannot be judged. Use scope"),
+        (BALANCE, Standing(incomplete=LATE), "a balance of all records cannot be evaluated"),
         (OF_WINDOW, Standing(incomplete=LATE), "Back up more often than retention removes records"),
         (RECOMPUTED, Standing(incomplete=LATE), "Check it with a balance of scope: window."),
     ],
@@ -80,8 +81,9 @@ def test_a_rule_that_need_not_be_run(rule: Runnable, standing: Standing, remedy:
 
 
 def test_only_the_first_few_are_listed() -> None:
-    assert listed([]) == ""
-    assert listed(str(number) for number in range(5)) == "0; 1; 2; and 2 more"
+    assert few([]) == ""
+    assert few(range(5), by="; ") == "0; 1; 2; and 2 more"
+    assert (few(range(5), 4), few("ab")) == ("0, 1, 2, 3 and 1 more", "a, b")
 
 
 @pytest.mark.parametrize(

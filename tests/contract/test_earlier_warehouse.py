@@ -18,9 +18,9 @@ import pytest
 
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.repository.ledger import Ledger
 from tests.restore.control import read
+from tests.streams.cluster import passing_cluster
 
 EARLIER: Final = Path(__file__).parent / "earlier"
 ORDERS: Final = list(OrderGenerator(seed=11, customers=60, invalid_share=0.02).orders(range(900)))
@@ -66,7 +66,7 @@ def test_it_is_browsed(folder: Path) -> None:
 
 
 def test_it_is_restored(folder: Path) -> None:
-    with LocalCluster(folder / "target") as target:
+    with passing_cluster(folder / "target") as target:
         app_file = folder / "defs.yaml"
         servers = target.bootstrap_servers
         app_file.write_text(app_file.read_text("utf-8").replace("127.0.0.1:2", servers), "utf-8")

@@ -21,8 +21,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from rich.console import Console
 
 from kstreams_assets.app.topology import parse_topology, read_topology
-from kstreams_assets.app_file.blocks import KeepModel
-from kstreams_assets.app_file.read import load_settings
+from kstreams_assets.app_file.read import application_model, load_settings
 from kstreams_assets.cli import main as main_module
 from kstreams_assets.cli import output
 from kstreams_assets.cli.discover import _what_next
@@ -37,18 +36,19 @@ from kstreams_assets.errors import (
 from kstreams_assets.home import NoHomeError, home, home_failure, user_cache
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.model.point import Guarantee, Method, PointInstant
+from kstreams_assets.model.restorability import PointStatus, Restores
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.process_log import cause_in_log
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import choose
-from kstreams_assets.store import _configured_region, place_at
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import Guarantee, Method
-from kstreams_assets.warehouse.points import PointInstant
+from kstreams_assets.store import place_at
+from kstreams_assets.store.access import _configured_region
 from spark_resources.failures import spark_failure, spark_failures
 from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
 from tests.kafka.advertising import advertising
+from tests.orchestration.project import attributes
 from tests.timing import eventually
 
 _RPC = """<{kind} of RPC that terminated with:
@@ -60,7 +60,7 @@ _REFUSED = (
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:41987: Failed to"
     " connect to remote host: connect: Connection refused (111)"
 )
-_RIDDLES = ("<_", "StatusCode", "debug_error_string", "not foreseen", "RPC that", "\n", "Traceback")
+_RIDDLES = ("<_", "StatusCode", "debug_error_string", "not expected", "RPC that", "\n", "Traceback")
 
 
 def _rpc(status: str, details: str, kind: str = "_InactiveRpcError") -> Exception:
@@ -419,8 +419,10 @@ def test_the_file_of_another_tool_is_named(name: str, tmp_path: Path) -> None:
 
 def test_a_policy_in_m_is_refused() -> None:
     with pytest.raises(ConfigurationError) as found:
-        KeepModel(daily="30m").settings()
-    _is_helpful(str(found.value), "m may mean minutes or months", "Give 30min or 30mo")
+        application_model(attributes(keep={"daily": "30m"}))
+    _is_helpful(
+        str(found.value), "keep.daily is '30m': m may mean minutes or months", "Give 30min or 30mo"
+    )
 
 
 _ID: Final = "20261127T090000123Z-0b7f1a2c-9d3e-4f5a-8b6c-7d8e9f0a1b2c"
@@ -483,7 +485,9 @@ def test_a_plan_beside_a_follower_says_nothing_of_points_it_is_about_to_cover() 
 
     assert notes(2) == ()
     (note,) = notes(3)
-    assert note.startswith("1 newer point(s) cannot be restored. p3 gives nothing: Not covered")
+    assert note.startswith(
+        "1 newer point(s) cannot be restored. p3 has restorability nothing: Not covered"
+    )
 
 
 _TOPOLOGY: Final = """Topologies:

@@ -8,14 +8,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from kstreams_assets.cli.main import cli
 from spark_resources.engine import ENGINES_VARIABLE
 from spark_resources.jars import JARS_VARIABLE
 from tests.deploy.rendered import CHECKOUT, DEPLOY, pods
-from tests.deploy.test_manifests import parse
+from tests.docs.documents import parse_command
 
 FILE = DEPLOY / "image/Dockerfile"
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
@@ -56,7 +54,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
 def test_all_that_a_wheel_needs_is_copied() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {*wheel["packages"], *wheel["force-include"], PROJECT["project"]["readme"]}
-    needed |= {*PROJECT["project"]["license-files"], "pyproject.toml", "constraints.txt"}
+    needed |= {*PROJECT["project"]["license-files"], "pyproject.toml"}
     copied = {source for text in _all("COPY") for source in text.split()[:-1]}
     assert needed <= copied
 
@@ -70,7 +68,7 @@ def test_our_commands_in_it_parse() -> None:
     ]
     assert len(commands) == 2
     for command in commands:
-        parse(cli, command[1:], None)
+        parse_command(cli, command[1:])
 
 
 def test_the_jars_of_drills_are_in_it() -> None:
@@ -103,20 +101,18 @@ def test_an_entry_point_passes_signals_on_and_names_no_program() -> None:
     assert _all("ENTRYPOINT") == ['["tini", "--"]']
 
 
-def test_the_extra_of_the_image_and_all_it_needs_is_pinned() -> None:
-    lines = (CHECKOUT / "constraints.txt").read_text("utf-8").splitlines()
-    pinned = {
-        canonicalize_name(name): version
-        for line in lines
-        if not line.startswith("#")
-        for name, _, version in [line.partition("==")]
-    }
-    (install,) = [text for text in _all("RUN") if "pip install" in text]
-    assert "'.[kubernetes]'" in install
-    assert install.count("-c constraints.txt") == install.count("pip install")
+def test_packages_are_installed_by_their_hashes_and_nothing_else_is() -> None:
+    installs = [part for text in _all("RUN") for part in text.split("&&") if "pip install" in part]
+    *by_hash, ours = installs
+    for install, name in zip(by_hash, ("build-requirements", "requirements"), strict=True):
+        assert "--require-hashes" in install
+        assert install.split()[-1] == f"{name}.txt"
+    assert "--no-deps" in ours
+    assert ours.split()[-1] == "."
+    assert "pip check" in "".join(_all("RUN"))
+    locked = (FILE.parent / "requirements.txt").read_text("utf-8").splitlines()
     for text in PROJECT["project"]["optional-dependencies"]["kubernetes"]:
-        wanted = Requirement(text)
-        assert wanted.specifier.contains(pinned[canonicalize_name(wanted.name)])
+        assert f"{text} \\" in locked
 
 
 def test_python_and_java_are_ones_that_are_tested() -> None:

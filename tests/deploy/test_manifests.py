@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from tests.deploy.rendered import (
     render,
     title,
 )
+from tests.docs.documents import parse_command
 
 VERSIONS = ("1.31.0", "1.34.0", "1.37.0")
 _OF_THE_OPERATOR = "monitoring.coreos.com/"
@@ -143,7 +144,7 @@ class TestCommands:
 
     def test_it_parses(self, command: list[str], tmp_path: Path) -> None:
         assert command[0] == "kstreams-assets"
-        parse(cli, command[1:], None)
+        parse_command(cli, command[1:])
 
     def test_what_it_reads_is_mounted(self, command: list[str]) -> None:
         application = one("ConfigMap/order-processor")["data"]
@@ -153,19 +154,7 @@ class TestCommands:
 
     def test_an_option_that_is_not_there_would_not_parse(self, command: list[str]) -> None:
         with pytest.raises(click.NoSuchOption):
-            parse(cli, [*command[1:], "--not-an-option"], None)
-
-
-def parse(command: click.Command, words: Sequence[str], parent: click.Context | None) -> None:
-    """Parse a command line as click does, without running it."""
-    context = command.make_context(command.name, list(words), parent=parent)
-    if isinstance(command, click.Group):
-        rest = [*context._protected_args, *context.args]
-        if not rest and command.invoke_without_command:
-            return
-        _, inner, words = command.resolve_command(context, rest)
-        assert inner is not None
-        parse(inner, words, context)
+            parse_command(cli, [*command[1:], "--not-an-option"])
 
 
 def test_the_application_is_one_that_loads(tmp_path: Path) -> None:
@@ -346,7 +335,7 @@ class TestVolume:
     def test_every_command_writes_there(self, overlaid: list[Manifest]) -> None:
         for each in pods(overlaid):
             assert each.command[-1] == "--warehouse=/warehouse"
-            parse(cli, each.command[1:], None)
+            parse_command(cli, each.command[1:])
             (container,) = each.spec["containers"]
             assert {"name": "warehouse", "mountPath": "/warehouse"} in container["volumeMounts"]
             claim = {"claimName": "kstreams-warehouse"}

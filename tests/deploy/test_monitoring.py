@@ -9,9 +9,9 @@ import promql_parser as promql
 import pytest
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.metrics.catalogue import APPLICATION, METRICS
 from kstreams_assets.metrics.collect import GROUP_STATES
+from kstreams_assets.model.rule_results import Outcome
 from tests.deploy.rendered import KUBERNETES, one
 
 _OF_PROMETHEUS = {"up": ("namespace", "service")}

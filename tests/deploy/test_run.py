@@ -21,12 +21,11 @@ import yaml
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
-from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.restores import RestoresTable
+from kstreams_assets.repository.repository import Repository
 from tests.deploy.api_server import Deployment, serve
 from tests.deploy.container import Container, is_possible, send
 from tests.deploy.rendered import CHECKOUT, one, pod
@@ -232,7 +231,7 @@ def test_the_restore_stops_the_application_and_starts_it(stage: Stage) -> None:
         await_committed(there.connection, APPLICATION, {"orders"})
         orders = [p for p in there.group_offsets(APPLICATION) if p.topic == "orders"]
         assert sum(there.high_watermarks(orders).values()) == ORDERS
-    (restore,) = RestoresTable(stage.warehouse).all(APPLICATION)
+    (restore,) = Repository(stage.warehouse, APPLICATION).restores.all()
     assert restore.state.value == "committed"
     watched = stage.ours("restore", "watch")
     assert watched.returncode == 0, watched.stderr + watched.stdout
@@ -266,5 +265,5 @@ def test_a_restore_that_is_not_in_time_ends_itself_and_goes_on(stage: Stage) -> 
 def test_the_drill(stage: Stage) -> None:
     done = stage.run("Job/drill-order-processor")
     assert done.returncode == 0, done.stderr + done.stdout
-    (report,) = DrillsTable(stage.warehouse).of(APPLICATION)
+    (report,) = Repository(stage.warehouse, APPLICATION).drills.all()
     assert report.passed

@@ -1,9 +1,11 @@
 """What the tests of the documents read: files, headings, links, fenced blocks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import click
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -41,6 +43,24 @@ def blocks(*languages: str) -> list[Block]:
         for match in _FENCE.finditer(file.read_text(encoding="utf-8"))
         if match[2] in languages
     ]
+
+
+def parse_command(
+    command: click.Command, words: Sequence[str], parent: click.Context | None = None
+) -> None:
+    """Parse a command line without running it.
+
+    Raises:
+        click.ClickException: A command or option does not exist, or a value is missing or wrong.
+    """
+    context = command.make_context(command.name, list(words), parent=parent)
+    if isinstance(command, click.Group):
+        rest = [*context._protected_args, *context.args]
+        if not rest and command.invoke_without_command:
+            return
+        _, inner, words = command.resolve_command(context, rest)
+        assert inner is not None
+        parse_command(inner, words, context)
 
 
 def prose(file: Path) -> str:

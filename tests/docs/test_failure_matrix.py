@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from scripts import generate_failure_matrix
 from scripts.generate_failure_matrix import MATRIX, main, matrix
 from tests.docs.documents import CHECKOUT
-from tests.drills.outcome import FOLDER, file_of, load, save
-from tests.drills.scenarios import SCENARIOS, Scenario
+from tests.failures.outcome import FOLDER, file_of, load, save
+from tests.failures.scenarios import SCENARIOS, Scenario
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_an_outcome_says_something_of_everything(scenario: Scenario) -> None:
 def test_every_drill_records_a_scenario() -> None:
     tests = {
         f"{file.relative_to(CHECKOUT)}::{name}"
-        for file in (CHECKOUT / "tests" / "drills").glob("test_*.py")
+        for file in (CHECKOUT / "tests" / "failures").glob("test_*.py")
         for name in re.findall(r"^def (test_\w+)", file.read_text("utf-8"), re.MULTILINE)
     }
     assert tests == {outcome.test for s in SCENARIOS if (outcome := load(s.id)) is not None}

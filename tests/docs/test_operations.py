@@ -11,10 +11,11 @@ from kstreams_assets.backup.verdicts import CHECKS as BACKUP_CHECKS
 from kstreams_assets.governance.judge import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.metrics.catalogue import METRICS
+from kstreams_assets.model.restorability import POINT_CHECKS
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
+from kstreams_assets.orchestration.restorable import RESTORABLE_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
-from kstreams_assets.orchestration.verification import VERIFICATION_CHECKS
-from kstreams_assets.warehouse.coverage import POINT_CHECKS
+from kstreams_assets.orchestration.upkeep import VERIFICATION_CHECKS
 from tests.docs.documents import CHECKOUT, documents
 
 OPERATIONS = CHECKOUT / "docs" / "operations"
@@ -22,6 +23,7 @@ CHECKS = {
     *BACKUP_CHECKS,
     *CHANGELOG_CHECKS,
     *POINT_CHECKS,
+    *RESTORABLE_CHECKS,
     *KTABLE_CHECKS,
     *RESTORE_CHECKS,
     *GROUP_OFFSETS_CHECKS,
@@ -61,3 +63,11 @@ def test_metrics_that_are_named_exist(file: Path) -> None:
 def test_metrics_are_looked_for_where_they_are_named() -> None:
     how_to = CHECKOUT / "docs" / "how-to" / "watch-with-prometheus.md"
     assert len(set(_metrics(how_to))) > 15
+
+
+@pytest.mark.parametrize("name", ["docs/operations/threat-model.md", "SECURITY.md"])
+def test_every_protection_names_files_that_exist(name: str) -> None:
+    text = (CHECKOUT / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|txt|lock|md))`", text))
+    assert named
+    assert [path for path in sorted(named) if not (CHECKOUT / path).exists()] == []

@@ -12,12 +12,12 @@ from examples.order_processor.orders import CustomerTotal, OrderGenerator, custo
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import RecoveryPoint
 from spark_resources.work import Spark
 from tests.restore.control import newest, read
-from tests.restore.trial import Source, connection_to
+from tests.restore.trial import Source
+from tests.streams.cluster import connection_to, passing_cluster
 from tests.streams.orders import PARTITIONS, OrderTopics, order_processor
 
 ROOT: Final = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ class OrderSource:
 
     def with_drill(self, **changes: object) -> ApplicationSettings:
         """The settings with another drill, and without rules: evaluating them takes a while."""
-        drill = replace(self.settings.drill, **changes)  # pyright: ignore[reportArgumentType]
+        drill = self.settings.drill.model_copy(update=changes)
         return replace(self.settings, drill=drill, completeness=(), recomputed=())
 
 
@@ -54,7 +54,7 @@ def make_order_source(
     topics = OrderTopics(APPLICATION_ID, "")
     generator = OrderGenerator(seed=5, customers=customers)
     with (
-        LocalCluster(folder / "source") as local,
+        passing_cluster(folder / "source") as local,
         KafkaCluster(connection_to(local.bootstrap_servers)) as cluster,
     ):
         servers = local.bootstrap_servers
@@ -98,7 +98,11 @@ def _settings(servers: str, folder: Path) -> ApplicationSettings:
         bootstrap_servers=servers,
         warehouse=str(folder / "warehouse"),
     )
-    drill = replace(
-        settings.drill, start_timeout_s=150.0, catch_up_timeout_s=150.0, objective_s=600.0
+    drill = settings.drill.model_copy(
+        update={
+            "start_timeout_seconds": 150.0,
+            "catch_up_timeout_seconds": 150.0,
+            "objective_seconds": 600.0,
+        }
     )
     return replace(settings, connection=connection_to(servers), drill=drill)

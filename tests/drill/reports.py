@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from kstreams_assets.app.rules import Place
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
 from kstreams_assets.drill.report import (
     ApplicationMeasure,
     DrillReport,
@@ -16,6 +15,7 @@ from kstreams_assets.drill.report import (
     Restored,
     StoreComparison,
 )
+from kstreams_assets.model.rule_results import Outcome, RuleKind, RuleResult
 
 APPLICATION = ApplicationMeasure(
     to_running_s=4.0,

@@ -1,7 +1,7 @@
 """A stored restore, made up."""
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
 
 
 def stored_restore(changelog: str, *, records: int) -> StoredRestore:

@@ -6,19 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
-from kstreams_assets.drill.command import (
-    DrillCommand,
-    check_placeholders,
-    drill_command,
-    require_command,
-)
-from kstreams_assets.errors import (
-    ConfigurationError,
-)
+from kstreams_assets.drill.command import DrillCommand, drill_command, require_command
+from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl, SecurityProtocol
-from kstreams_assets.kafka.secret import Secret
+from kstreams_assets.secret import Secret
 from kstreams_assets.settings import ApplicationSettings, DrillSettings
 from tests.restore.after_commit import settings_of
 
@@ -96,15 +89,15 @@ def test_only_what_it_is_told_to_pass_reaches_the_application(
     ],
 )
 def test_what_a_command_must_get(command: tuple[str, ...], told: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        check_placeholders(DrillSettings(command=command))
+    with pytest.raises(ValidationError) as caught:
+        DrillSettings(command=command)
     assert told in str(caught.value)
 
 
 def test_a_password_may_come_by_environment_or_be_left_out() -> None:
     command = ("run", "{bootstrap_servers}", "{state_dir}")
-    check_placeholders(DrillSettings(command, environment={"JAAS": "{sasl_jaas_config}"}))
-    check_placeholders(DrillSettings(command, open_cluster=True))
+    DrillSettings(command=command, environment={"JAAS": "{sasl_jaas_config}"})
+    DrillSettings(command=command, open_cluster=True)
 
 
 def test_not_declared(tmp_path: Path) -> None:
@@ -124,5 +117,7 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     program.chmod(0o755)
     drill = DrillSettings(command=("./run.sh", *arguments), working_directory=here)
     require_command(_settings(tmp_path, drill))
-    with pytest.raises(ConfigurationError, match="is no folder"):
-        require_command(_settings(tmp_path, replace(drill, working_directory=f"{here}/none")))
+    with pytest.raises(ConfigurationError, match="is not a folder"):
+        require_command(
+            _settings(tmp_path, drill.model_copy(update={"working_directory": f"{here}/none"}))
+        )

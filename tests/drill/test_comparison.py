@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.drill.report import StoreComparison
 from kstreams_assets.drill.run import compare_state
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.resource import SparkSessionResource

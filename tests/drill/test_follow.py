@@ -13,15 +13,9 @@ from kstreams_assets.drill.application import DrilledApplication, Follower
 from kstreams_assets.drill.report import Phase
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.watch import (
-    Assessment,
-    Health,
-    Observation,
-    Sign,
-    diagnosis,
-)
+from kstreams_assets.model.restores import StoredRestore
+from kstreams_assets.restore.watch import Assessment, Health, Observation, Sign, diagnosis
 from kstreams_assets.settings import DrillSettings
-from kstreams_assets.warehouse.restores import StoredRestore
 from tests.restore.after_commit import settings_of
 
 _OBSERVATION = Observation(
@@ -130,7 +124,7 @@ def test_lag_of_a_group_that_is_not_stable_does_not_count(
 
 
 def test_never_running(follower: Callable[..., Follower]) -> None:
-    found = follower([_seen(Health.HEALTHY, 0)], start_timeout_s=0.1, running_line="^UP$")
+    found = follower([_seen(Health.HEALTHY, 0)], start_timeout_seconds=0.1, running_line="^UP$")
     began = time.monotonic()
     failure = found.until_running(FakeApplication().real)
     assert time.monotonic() - began < 60  # by default it is ten minutes
@@ -140,7 +134,7 @@ def test_never_running(follower: Callable[..., Follower]) -> None:
 
 
 def test_never_caught_up(follower: Callable[..., Follower]) -> None:
-    found = follower([_seen(Health.CATCHING_UP, 12)], catch_up_timeout_s=0.1)
+    found = follower([_seen(Health.CATCHING_UP, 12)], catch_up_timeout_seconds=0.1)
     began = time.monotonic()
     failure = found.until_caught_up(FakeApplication(running_s=0.0).real)
     assert time.monotonic() - began < 60

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.drill.report import (
     EvaluatedRules,
     Failure,
-    ObjectiveResult,
     Phase,
     bottleneck,
     objective_verdict,
@@ -18,6 +16,8 @@ from kstreams_assets.drill.report import (
     state_problems,
     with_own_times,
 )
+from kstreams_assets.model.drill import ObjectiveResult
+from kstreams_assets.model.rule_results import Outcome
 from tests.drill.reports import APPLICATION, COMPARISON, REPORT, RULE, with_phase
 
 
@@ -156,7 +156,7 @@ class TestRisks:
 
     def test_of_a_good_drill(self) -> None:
         (risk,) = production_risks(REPORT)
-        assert "One broker of this machine" in risk
+        assert "one local broker" in risk
 
     def test_a_point_that_is_not_exact(self) -> None:
         assert REPORT.restored is not None
@@ -164,7 +164,7 @@ class TestRisks:
             REPORT.restored, gives="at_least_once", notes=("A note.",), retention=("r",) * 5
         )
         risks = production_risks(replace(REPORT, restored=restored))
-        assert "gives at least once only" in risks[0]
+        assert "is at least once only" in risks[0]
         assert risks[1] == "A note."
         assert "The same of 2 more topics." in risks
 

@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from bench.drill import ORDERS, drill_orders
-from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.drill.report import ObjectiveResult, objective_verdict
+from kstreams_assets.drill.report import objective_verdict
 from kstreams_assets.drill.run import report_file
+from kstreams_assets.model.drill import ObjectiveResult
+from kstreams_assets.model.rule_results import Outcome
 from spark_resources.resource import SparkSessionResource
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]

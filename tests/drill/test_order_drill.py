@@ -8,25 +8,16 @@ import psutil
 import pytest
 import yaml
 
-from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.drill.report import (
-    DrillReport,
-    DrillsTable,
-    ObjectiveResult,
-    Phase,
-    RateFrom,
-    objective_verdict,
-)
-from kstreams_assets.drill.run import DrillRequest, DrillRun, report_file
+from kstreams_assets.drill.report import DrillReport, Phase, RateFrom, objective_verdict
+from kstreams_assets.drill.run import DrillJob, DrillRequest, report_file
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.local.target import (
-    local_target,
-    local_targets,
-    remove_local_target,
-)
+from kstreams_assets.local.target import local_target, local_targets, remove_local_target
+from kstreams_assets.model.drill import ObjectiveResult
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.model.rule_results import Outcome
 from kstreams_assets.orchestration.drill import build_drill_assets
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
 from spark_resources.engine import engines
 from spark_resources.resource import SparkSessionResource
 from tests.drill.order_source import OrderSource, make_order_source, totals_on
@@ -60,7 +51,7 @@ def _nothing_left(source: OrderSource) -> Iterator[None]:
 def drill(
     settings: ApplicationSettings, spark: SparkSessionResource, request: DrillRequest
 ) -> DrillReport:
-    return DrillRun(settings, spark, unique_name("drill")).execute(request)
+    return DrillJob(settings, spark, unique_name("drill")).run(request)
 
 
 def test_the_application_comes_back(source: OrderSource, spark: SparkSessionResource) -> None:
@@ -113,7 +104,7 @@ def test_the_application_comes_back(source: OrderSource, spark: SparkSessionReso
     assert written["localStateDeleted"] is True
     assert written["correctnessCheck"] == "passed"
     assert written["bottleneck"].split(":")[0] in ("cpu", "disk", "waiting")
-    stored = DrillsTable(settings.warehouse).newest(settings.application_id)
+    stored = Repository(settings.warehouse, settings.application_id).drills.newest()
     assert stored is not None
     assert (stored.drill_id, stored.passed) == (report.drill_id, True)
     assert stored.total_s == report.total_s
@@ -123,9 +114,9 @@ def test_an_objective_of_one_second_is_missed(
     source: OrderSource, spark: SparkSessionResource
 ) -> None:
     del spark  # the asset finds the session that is there
-    settings = source.with_drill(objective_s=1.0)
+    settings = source.with_drill(objective_seconds=1.0)
     (asset,) = build_drill_assets(settings)
-    config = {"ops": {asset.op.name: {"config": {"point_id": source.quiet.id}}}}
+    config = {"ops": {asset.op.name: {"config": {"point": source.quiet.id, "dry_run": False}}}}
     done = dg.materialize([asset], resources={"spark": SparkSessionResource()}, run_config=config)
     (check,) = done.get_asset_check_evaluations()
     assert check.check_name == "recovery_objective_met"
@@ -140,7 +131,7 @@ def test_an_objective_of_one_second_is_missed(
     assert values["ready"] == "no"
     assert "more than the objective of 1 s" in str(values["ready_why"])
     # the drill's restore does not keep its recovery point for ever
-    restores = RestoresTable(settings.warehouse).all(settings.application_id)
+    restores = Repository(settings.warehouse, settings.application_id).restores.all()
     newest = max(restores, key=lambda r: r.created_at_ms)
     assert newest.point_id == source.quiet.id
     assert newest.state is RestoreState.FINISHED
@@ -148,7 +139,7 @@ def test_an_objective_of_one_second_is_missed(
 
 def test_an_application_that_never_runs(source: OrderSource, spark: SparkSessionResource) -> None:
     sleeping = "import sys, time; print('waiting for', sys.argv[1], flush=True); time.sleep(600)"
-    settings = source.with_drill(command=_python(sleeping), start_timeout_s=3.0)
+    settings = source.with_drill(command=_python(sleeping), start_timeout_seconds=3.0)
     report = drill(settings, spark, DrillRequest(point_id=source.quiet.id))
     assert report.failure is not None
     assert report.failure.phase is Phase.START
@@ -163,21 +154,9 @@ def test_an_application_that_never_runs(source: OrderSource, spark: SparkSession
     assert written["correctnessCheck"] == "failed"
     assert written["failedPhase"] == "start"
     assert "was not RUNNING within 3 s" in written["reason"]
-    stored = DrillsTable(settings.warehouse).newest(settings.application_id)
+    stored = Repository(settings.warehouse, settings.application_id).drills.newest()
     assert stored is not None
     assert (stored.passed, stored.failed_phase) == (False, "start")
-
-
-def test_an_application_that_exits(source: OrderSource, spark: SparkSessionResource) -> None:
-    exiting = "import sys; print('no such option'); sys.exit(3)"
-    settings = source.with_drill(command=_python(exiting))
-    report = drill(settings, spark, DrillRequest(point_id=source.quiet.id))
-    assert report.failure is not None
-    assert "ended with exit code 3 before it was RUNNING" in report.failure.reason
-    assert "no such option" in report.failure.reason
-    assert report.application is not None
-    assert report.application.exit_code == 3
-    assert report.application.last_lines == ("no such option",)
 
 
 def test_a_point_that_is_not_there(source: OrderSource, spark: SparkSessionResource) -> None:
@@ -193,10 +172,10 @@ def test_a_point_that_is_not_there(source: OrderSource, spark: SparkSessionResou
 def test_a_command_that_is_not_there(source: OrderSource, spark: SparkSessionResource) -> None:
     command = ("no-such-program", "{client_properties}", "{state_dir}")
     settings = source.with_drill(command=command)
-    before = DrillsTable(settings.warehouse).of(settings.application_id)
+    before = Repository(settings.warehouse, settings.application_id).drills.all()
     with pytest.raises(ConfigurationError, match="no such program"):
         drill(settings, spark, DrillRequest(point_id=source.quiet.id))
-    assert DrillsTable(settings.warehouse).of(settings.application_id) == before
+    assert Repository(settings.warehouse, settings.application_id).drills.all() == before
 
 
 def _python(text: str) -> tuple[str, ...]:

@@ -8,13 +8,13 @@ import pytest
 
 from kstreams_assets.app.rules import CompletenessRule, Place
 from kstreams_assets.checks import Finding, Severity
-from kstreams_assets.completeness.result import Outcome, ResultsTable
 from kstreams_assets.drill.readiness import Facts, judge_readiness, readiness
-from kstreams_assets.drill.report import DrillsTable, Failure, Phase, stored_drill
+from kstreams_assets.drill.report import Failure, Phase, stored_drill
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.warehouse.coverage import Recency, Restorable
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import Guarantee, Method
+from kstreams_assets.model.point import Guarantee, Method
+from kstreams_assets.model.restorability import PointStatus, Recency, Restorable, Restores
+from kstreams_assets.model.rule_results import Outcome
+from kstreams_assets.repository.repository import Repository
 from tests.drill.reports import REPORT, RULE
 from tests.restore.after_commit import settings_of
 
@@ -50,7 +50,7 @@ GOOD = Facts(
 def test_ready() -> None:
     found = judge_readiness(GOOD)
     assert found.ready
-    assert found.why == "Nothing speaks against it."
+    assert found.why == "No blockers."
     subjects = [statement.subject for statement in found.statements]
     assert subjects == [
         "recovery point",
@@ -100,7 +100,7 @@ _NO_POINT = Restorable(exact=None, covered=_POINT)
             },
             "1 more findings",
         ),
-        ({"drill": None}, "No restore drill was ever made. Run kstreams-assets drill."),
+        ({"drill": None}, "No restore drill has run yet. Run kstreams-assets drill."),
         ({"drill": None, "drill_declared": False}, "Give drill.command in the YAML"),
         (
             {"drill": stored_drill(replace(REPORT, failure=Failure(Phase.START, "Never up.")))},
@@ -149,16 +149,16 @@ class TestFacts:
         found = readiness(settings)
         assert not found.ready
         assert "No recovery point is both exact and covered" in found.why
-        assert "No restore drill was ever made." in found.why
+        assert "No restore drill has run yet." in found.why
         assert [s for s in found.statements if s.subject == "cluster"] == []
 
     def test_the_newest_result_of_each_rule_counts(self, tmp_path: Path) -> None:
         connection = KafkaConnection(bootstrap_servers="127.0.0.1:1")
-        rules = (CompletenessRule(name=RULE.rule, sql="SELECT 1", views=()),)
+        rules = (CompletenessRule(name=RULE.rule, query="SELECT 1", views=()),)
         settings = replace(settings_of("shop", connection, tmp_path), completeness=rules)
-        DrillsTable(settings.warehouse).record(REPORT)
+        Repository.open(settings).drills.record(stored_drill(REPORT))
         red = replace(RULE, outcome=Outcome.VIOLATED, explanation="Lost.", place=Place.BACKUP)
-        table = ResultsTable(settings.warehouse)
+        table = Repository.open(settings).results
         table.record([red, replace(RULE, rule="an old rule", outcome=Outcome.VIOLATED)])
         found = readiness(settings, now_ms=NOW_MS)
         assert "Rule nothing_is_lost does not hold" in found.why
@@ -183,3 +183,10 @@ def test_a_warehouse_that_others_may_read_is_reported() -> None:
     [statement] = [s for s in found.statements if s.subject == "warehouse"]
     assert "mode 0755" in statement.text
     assert not any(s.subject == "warehouse" for s in judge_readiness(GOOD).statements)
+
+
+def test_changelogs_that_are_not_backed_up_are_reported_and_do_not_block() -> None:
+    found = judge_readiness(replace(GOOD, left_out_changelogs=("shop-sums-changelog",)))
+    assert found.ready
+    (told,) = [one.text for one in found.statements if one.subject == "backup mode"]
+    assert "not selected for backup: shop-sums-changelog." in told

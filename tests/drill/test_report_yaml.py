@@ -6,15 +6,16 @@ from pathlib import Path
 import yaml
 
 from kstreams_assets.drill.report import (
-    DrillsTable,
     Failure,
     LagSample,
-    ObjectiveResult,
     Phase,
     report_document,
     report_yaml,
+    stored_drill,
 )
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.drill import ObjectiveResult
+from kstreams_assets.repository.repository import Repository
 from tests.drill.reports import REPORT
 
 
@@ -74,14 +75,14 @@ def test_lag_is_shown_where_it_changes() -> None:
 
 
 def test_the_table_gives_back_the_newest(tmp_path: Path) -> None:
-    table = DrillsTable(Warehouse(tmp_path))
-    assert table.newest("shop") is None
+    table = Repository(Warehouse(tmp_path), "shop").drills
+    assert table.newest() is None
     failed = replace(REPORT, drill_id="later", began_at_ms=REPORT.began_at_ms + 1)
     failed = replace(failed, failure=Failure(Phase.START, "Never."), application=None)
-    table.record(failed)
-    table.record(REPORT)
-    table.record(replace(REPORT, application_id="other"))
-    newest, oldest = table.of("shop")
+    table.record(stored_drill(failed))
+    table.record(stored_drill(REPORT))
+    table.record(stored_drill(replace(REPORT, application_id="other")))
+    newest, oldest = table.all()
     assert (newest.drill_id, newest.passed, newest.failed_phase) == ("later", False, "start")
     assert newest.objective_result is ObjectiveResult.NOT_RECOVERED
     assert newest.total_s is None

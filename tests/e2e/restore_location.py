@@ -10,7 +10,12 @@ from kstreams_assets.app.rules import CompletenessRule
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.orchestration.component import build_application_definitions
-from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
+from kstreams_assets.settings import (
+    ApplicationSettings,
+    RestoreSettings,
+    TargetSettings,
+    WindowSchedule,
+)
 from spark_resources.resource import SparkSessionResource
 
 
@@ -20,7 +25,7 @@ def told() -> str:
 
 
 def settings() -> ApplicationSettings:
-    """The application; restores go to the cluster it is on."""
+    """The application; both targets are the cluster it is on."""
     said = json.loads(told())
     topics = tuple(
         AppTopic(name, TopicRoles(TopicRole(role) for role in roles))
@@ -34,8 +39,9 @@ def settings() -> ApplicationSettings:
         warehouse=Warehouse.at(said["warehouse"]),
         windows=WindowSchedule.every("minute", start="2026-01-01"),
         restore=RestoreSettings(target=connection),
+        targets={"many": TargetSettings(connection=connection, prefix="{window}.")},
         completeness=tuple(
-            CompletenessRule(rule["name"], rule["sql"], tuple(rule["views"]))
+            CompletenessRule(name=rule["name"], query=rule["sql"], views=tuple(rule["views"]))
             for rule in said.get("completeness", ())
         ),
     )

@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from examples.order_processor.application import (
-    OrderProcessor,
-    create_topics,
-    describe_topology,
-)
+from examples.order_processor.application import OrderProcessor, create_topics, describe_topology
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.local.cluster import LocalCluster

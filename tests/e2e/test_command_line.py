@@ -13,17 +13,15 @@ import pytest
 import yaml
 from deltalake import DeltaTable, QueryBuilder
 
-from examples.order_processor.application import (
-    OrderProcessor,
-    create_topics,
-    describe_topology,
-)
+from examples.order_processor.application import OrderProcessor, create_topics, describe_topology
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.table import make_warehouse
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from tests.streams.cluster import unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
@@ -42,14 +40,16 @@ WHERE records.topic = '{changelog}' AND records.value IS NOT NULL
 """The store at the last window: the newest record of each key, tombstones left out."""
 
 
-def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, timeout_s: float = 240, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "kstreams_assets.cli.main", *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
-        env={**os.environ, "COLUMNS": "200"},
+        env={**os.environ, "COLUMNS": "200", **environment},
     )
 
 
@@ -91,6 +91,31 @@ def app_file(kafka_cluster: LocalCluster, application_id: str, tmp_path: Path) -
     file = tmp_path / "defs.yaml"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
     return file
+
+
+def test_taking_a_point_asks_a_cluster_without_confluent_kafka(
+    kafka_cluster: LocalCluster, application_id: str, app_file: Path
+) -> None:
+    create_topics(kafka_cluster.bootstrap_servers, topic_prefix=f"{application_id}-")
+    internal = [
+        f"{application_id}-orders-by-customer-repartition",
+        f"{application_id}-order-totals-changelog",
+    ]
+    offsets = {TopicPartitionId(f"{application_id}-orders", 0): CommittedOffset(0, "")}
+    with KafkaCluster(
+        KafkaConnection(bootstrap_servers=kafka_cluster.bootstrap_servers)
+    ) as cluster:
+        cluster.create_topics(TopicSpec(name, 1) for name in internal)
+        cluster.commit_group_offsets(application_id, offsets)
+    taken = run(
+        *("recovery-points", "take", "--app", str(app_file), "--json"),
+        PYTHONPROFILEIMPORTTIME="1",
+    )
+    assert taken.returncode == 0, taken.stderr
+    assert json.loads(taken.stdout)["guarantee"]
+    assert "kafka.protocol" in taken.stderr
+    for module in ("confluent_kafka", "pyspark", "dagster"):
+        assert f" {module}" not in taken.stderr
 
 
 @pytest.mark.drill
@@ -189,7 +214,7 @@ def test_ctrl_c_in_a_backup_is_one_line_and_it_goes_on(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     lines = [line for line in said.splitlines() if line and "New warehouse" not in line]
-    assert lines == ["Interrupted; what was committed stays, run the same command again."]
+    assert lines == ["Interrupted. Committed work is kept; run the same command again."]
 
     again = run("backup", "--app", str(app_file), "--json")
 
@@ -204,13 +229,13 @@ def test_a_broker_that_is_down_is_one_line_and_exit_code_2(
     command: list[str], app_file: Path
 ) -> None:
     document = yaml.safe_load(app_file.read_text("utf-8"))
-    document["attributes"]["connection"]["request_timeout_seconds"] = 3
+    document["attributes"]["connection"]["request_timeout_seconds"] = 1
     document["attributes"]["restore"] = {
-        "target": {"bootstrap_servers": "127.0.0.1:1", "request_timeout_seconds": 3}
+        "target": {"bootstrap_servers": "127.0.0.1:1", "request_timeout_seconds": 1}
     }
     app_file.write_text(yaml.safe_dump(document), encoding="utf-8")
     if command[0] == "restore":
-        make_warehouse(Path(document["attributes"]["warehouse"]))
+        Warehouse(Path(document["attributes"]["warehouse"])).make()
 
     completed = run(*command, "--app", str(app_file), "--bootstrap", "127.0.0.1:1", timeout_s=60)
 
@@ -219,4 +244,4 @@ def test_a_broker_that_is_down_is_one_line_and_exit_code_2(
     # A backup that makes the warehouse says so first.
     lines = [line for line in completed.stderr.splitlines() if "New warehouse" not in line]
     assert len(lines) == 1
-    assert lines[0].startswith("Error: Kafka at 127.0.0.1:1 did not answer within 3 s")
+    assert lines[0].startswith("Error: Kafka at 127.0.0.1:1 did not answer within 1 s")

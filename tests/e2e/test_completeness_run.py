@@ -12,15 +12,16 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.rules import CompletenessRule, Place
-from kstreams_assets.completeness.result import Outcome, ResultsTable
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.model.rule_results import Outcome
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.orchestration.keys import (
     backup_key,
     completeness_key,
     restore_completeness_key,
 )
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import WindowSchedule
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
 from spark_resources.resource import SparkSessionResource
 from tests.e2e import restore_location
 from tests.e2e.test_dagster_run import produce, run, settings_of, take_point_in
@@ -57,7 +58,7 @@ def test_backups_and_rules_of_a_range_in_one_run(
         take_point_in(workbench, window)
     rule = CompletenessRule(
         name="two_at_most",
-        sql=f"SELECT _partition, _offset, _window FROM `{totals}` WHERE _offset >= 2",
+        query=f"SELECT _partition, _offset, _window FROM `{totals}` WHERE _offset >= 2",
         views=(totals,),
     )
     schedule = WindowSchedule.every("minute", start=f"{now - timedelta(days=1):%Y-%m-%d}")
@@ -80,7 +81,7 @@ def test_backups_and_rules_of_a_range_in_one_run(
     assert [record.data for record in table.records] == [
         {"_partition": "0", "_offset": "2", "_window": windows[2]}
     ]
-    stored = ResultsTable(workbench.warehouse).of(settings.application_id)
+    stored = Repository(workbench.warehouse, settings.application_id).results.of()
     assert [(r.window, r.outcome) for r in stored] == [
         (windows[0], Outcome.PASSED),
         (windows[1], Outcome.PASSED),
@@ -108,7 +109,7 @@ def test_a_rule_that_is_violated_on_the_target_keeps_the_group_offsets_away(
     (red,) = _rules(application, refused)
     assert (red.passed, red.metadata["violations"].value) == (False, 4)
     assert application.offsets() == {}
-    (stored,) = ResultsTable(workbench.warehouse).of(workbench.application_id)
+    (stored,) = Repository(workbench.warehouse, workbench.application_id).results.of()
     assert (stored.place, stored.outcome) == (Place.RESTORE, Outcome.VIOLATED)
 
     skipped = _restore(application, instance, skip_completeness=True)
@@ -117,7 +118,7 @@ def test_a_rule_that_is_violated_on_the_target_keeps_the_group_offsets_away(
     (told_only,) = _rules(application, skipped)
     assert (told_only.passed, told_only.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert len(application.offsets()) == 1
-    (restore,) = RestoresTable(workbench.warehouse).all(workbench.application_id)
+    (restore,) = Repository(workbench.warehouse, workbench.application_id).restores.all()
     assert restore.state is RestoreState.COMMITTED
     assert restore.skips_completeness
 
@@ -133,6 +134,7 @@ def _restore(
             instance=instance,
             asset_selection=[*keys, restore_completeness_key(application.bench.application_id)],
             run_config=application.config(**config),
+            partition_key=application.window,
             raise_on_error=False,
         )
     )

@@ -15,8 +15,8 @@ from kstreams_assets.backup.verdicts import CHECKS
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.orchestration.keys import backup_key, recovery_points_key
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.points import RecoveryPointTable
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.streams.workbench import Workbench
@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.e2e,
     pytest.mark.on_store,
+    pytest.mark.usefixtures("on_spark"),
 ]
 
 WINDOWS = ("2026-01-01-00:00", "2026-01-01-00:01", "2026-01-01-00:02")
@@ -62,7 +63,7 @@ def take_point_in(workbench: Workbench, window: str) -> None:
     dated = replace(
         point, id=f"{point.id}-{window}", taken_at_ms=round(start.timestamp() * 1000) + 30_000
     )
-    RecoveryPointTable(workbench.warehouse).append(dated)
+    Repository(workbench.warehouse, dated.application_id).points.append(dated)
 
 
 def produce(workbench: Workbench, topic: str, count: int) -> None:
@@ -189,7 +190,7 @@ def test_a_click_on_recovery_points_takes_one(
 
     result = dg.materialize([definitions.get_assets_def(key)], instance=instance)
 
-    [point] = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+    [point] = Repository(settings.warehouse, settings.application_id).points.newest()
     [event] = result.asset_materializations_for_node(key.to_python_identifier())
     assert event.metadata["recovery_point"].value == point.id
     assert event.metadata["guarantee"].value == point.guarantee
@@ -204,7 +205,7 @@ def test_a_broker_that_is_down_fails_the_run_with_one_clear_line(
 ) -> None:
     orders = workbench.topic("orders")
     take_point_in(workbench, WINDOWS[0])
-    nowhere = KafkaConnection(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=3)
+    nowhere = KafkaConnection(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=1)
     settings = settings_of(workbench, nowhere)
     key = backup_key(settings.application_id, orders)
 
@@ -216,6 +217,6 @@ def test_a_broker_that_is_down_fails_the_run_with_one_clear_line(
     [failure] = [event for event in result.all_events if event.is_step_failure]
     description = failure.step_failure_data.user_failure_data
     assert description is not None
-    assert "Kafka at 127.0.0.1:1 did not answer within 3 s" in (description.description or "")
+    assert "Kafka at 127.0.0.1:1 did not answer within 1 s" in (description.description or "")
     assert not workbench.records_path.exists()
     assert workbench.ledger.entries() == []

@@ -9,7 +9,8 @@ import pytest
 
 from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.app.rules import CompletenessRule
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.orchestration.keys import (
     backup_key,
@@ -19,7 +20,6 @@ from kstreams_assets.orchestration.keys import (
     reports_sensor,
 )
 from kstreams_assets.settings import WindowSchedule
-from kstreams_assets.warehouse.calendar import WindowCalendar
 from tests.e2e.test_dagster_run import produce, settings_of, take_point_in
 from tests.streams.workbench import Workbench
 
@@ -40,7 +40,9 @@ def test_tables_and_rules_follow_a_backup_of_the_command_line(
         application=replace(settings.application, stores=(Store("store", topic),)),
         windows=WindowSchedule.every("day", start=yesterday),
         completeness=(
-            CompletenessRule("none", f"SELECT * FROM `{topic}` WHERE _offset > 9", (topic,)),
+            CompletenessRule(
+                name="none", query=f"SELECT * FROM `{topic}` WHERE _offset > 9", views=(topic,)
+            ),
         ),
     )
     definitions = dg.Definitions.merge(
@@ -56,14 +58,7 @@ def test_tables_and_rules_follow_a_backup_of_the_command_line(
         assert not before.run_requests
 
         windows = WindowCalendar(settings.windows).windows([yesterday])
-        back_up(
-            settings,
-            windows,
-            topics=settings.topics,
-            newest_closed=windows[0],
-            spark=workbench.spark,
-            run_id="cli-1",
-        )
+        BackupJob(settings, workbench.spark, "cli-1").run(windows)
         reports.evaluate_tick(dg.build_sensor_context(instance=instance))
         assert instance.get_materialized_partitions(backup_key(application_id, topic)) == {
             yesterday

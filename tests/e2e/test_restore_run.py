@@ -4,8 +4,8 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
-from datetime import UTC, datetime
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,14 @@ from dagster._daemon.backfill import execute_backfill_iteration
 from dagster_graphql.schema import create_schema
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.orchestration.keys import group_offsets_key, restore_key
-from kstreams_assets.restore import run as run_module
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.restore import records as records_module
 from tests.backup.reading import consume
 from tests.e2e import restore_location
 from tests.streams.workbench import Workbench
@@ -48,19 +52,30 @@ mutation Launch($params: LaunchBackfillParams!) {
 
 
 class Application:
-    """An application on the workbench, stopped, with ten orders of which it has read seven."""
+    """An application on the workbench, stopped, with ten orders of which it has read seven.
 
-    def __init__(self, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    Its point belongs to the window before the present one, of a minute.
+    """
+
+    def __init__(
+        self,
+        bench: Workbench,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        changelog: str = "totals-changelog",
+    ) -> None:
         self.bench = bench
         self.orders = bench.topic("orders")
-        self.changelog = bench.topic("totals-changelog", role=TopicRole.CHANGELOG)
+        self.changelog = bench.topic(changelog, role=TopicRole.CHANGELOG)
         self.group = f"{bench.application_id}-copy"
         self.produce(self.orders, 10)
         self.produce(self.changelog, 3)
         committed = CommittedOffset(7, "AgAB")
         partition = TopicPartitionId(self.orders, 0)
         bench.cluster.commit_group_offsets(bench.application_id, {partition: committed})
-        bench.close_window()
+        minute_ms = time.time_ns() // 60_000_000_000 * 60_000
+        bench.take_point(closes_window_end_ms=minute_ms)
+        bench.windows.append(Window(minute_ms - 60_000, minute_ms, "w0000"))
         bench.back_up()
         told = {
             "bootstrap_servers": bench.bootstrap_servers,
@@ -75,6 +90,16 @@ class Application:
         for number in range(count):
             producer.produce(topic, f"{number}")
         assert producer.flush(20) == 0
+
+    def window_of(self, point: RecoveryPoint) -> str:
+        """The key of the window that a point belongs to."""
+        calendar = WindowCalendar(restore_location.settings().windows)
+        return calendar.key_at(point.effective_at_ms)
+
+    @property
+    def window(self) -> str:
+        """The window of the newest point."""
+        return self.window_of(self.bench.points()[-1])
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -93,6 +118,11 @@ class Application:
         config = {"dry_run": False, **accept, **names, "topics": targets, **more}
         op = f"restore_{self.bench.application_id.replace('-', '_')}"
         return {"ops": {op: {"config": config}}}
+
+    def restored_names(self, windows: Sequence[str]) -> set[str]:
+        """Topics whose names begin with a window."""
+        begins = tuple(window.replace(":", "-") for window in windows)
+        return {name for name in self.bench.cluster.topics() if name.startswith(begins)}
 
     def offsets(self) -> dict[TopicPartitionId, CommittedOffset]:
         """What the restored group has committed."""
@@ -128,6 +158,7 @@ def _run(
         instance=instance,
         asset_selection=application.asset_keys(),
         run_config=application.config(**config),
+        partition_key=application.window,
         raise_on_error=False,
     )
 
@@ -135,13 +166,13 @@ def _run(
 def test_a_red_check_keeps_the_group_offsets_away(
     application: Application, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verify = run_module.verify
+    verify = records_module.verify
 
     def with_one_more(*arguments: Any, **options: Any) -> Any:
         application.produce(f"copy-{application.changelog}", 1)
         return verify(*arguments, **options)
 
-    monkeypatch.setattr(run_module, "verify", with_one_more)
+    monkeypatch.setattr(records_module, "verify", with_one_more)
     done = _run(application, instance)
     assert not done.success
     evaluations = {e.asset_key.path[-1]: e for e in done.get_asset_check_evaluations()}
@@ -152,18 +183,19 @@ def test_a_red_check_keeps_the_group_offsets_away(
     steps = [e.step_key for e in done.all_events if e.is_step_start]
     assert len(steps) == 1, steps
     assert application.offsets() == {}
-    (restore,) = RestoresTable(application.bench.warehouse).all(application.bench.application_id)
+    (restore,) = Repository(
+        application.bench.warehouse, application.bench.application_id
+    ).restores.all()
     assert restore.state is RestoreState.FAILED_VERIFICATION
 
 
-def test_a_titled_backfill_restores_as_of_a_time(
-    application: Application, instance: dg.DagsterInstance
-) -> None:
-    point = application.bench.points()[0]
-    application.produce(application.orders, 4)
-    application.bench.close_window()
-    application.bench.back_up()
-    as_of = datetime.fromtimestamp((point.ended_at_ms + 1) / 1000, tz=UTC).isoformat()
+def _backfill(
+    application: Application,
+    instance: dg.DagsterInstance,
+    windows: Sequence[str],
+    config: Mapping[str, Any],
+) -> list[dg.DagsterRun]:
+    """The runs of a titled backfill of these windows."""
     origin = InProcessCodeLocationOrigin(
         LoadableTargetOrigin(
             executable_path=sys.executable, module_name="tests.e2e.restore_location"
@@ -172,9 +204,9 @@ def test_a_titled_backfill_restores_as_of_a_time(
     )
     parameters = {
         "assetSelection": [{"path": list(key.path)} for key in application.asset_keys()],
-        "allPartitions": True,
-        "title": f"As of {as_of}",
-        "runConfigData": json.dumps(application.config(as_of=as_of)),
+        "partitionNames": [*windows],
+        "title": "Back in time",
+        "runConfigData": json.dumps(config),
     }
     load = InProcessWorkspaceLoadTarget(origin)
     with WorkspaceProcessContext(instance, load) as workspace:
@@ -190,15 +222,84 @@ def test_a_titled_backfill_restores_as_of_a_time(
             list(execute_backfill_iteration(workspace, logging.getLogger("backfill of a test")))
         backfill = instance.get_backfill(answer["backfillId"])
     assert backfill is not None
-    assert backfill.title == f"As of {as_of}"
-    (run,) = instance.get_runs()
+    assert backfill.title == "Back in time"
+    runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": answer["backfillId"]}))
+    return sorted(runs, key=lambda run: run.tags["dagster/partition"])
+
+
+def _two_windows(application: Application) -> list[str]:
+    """Four more orders, of which the application has read two, in the present window."""
+    bench = application.bench
+    application.produce(application.orders, 4)
+    partition = TopicPartitionId(application.orders, 0)
+    committed = CommittedOffset(9, "AgAB")
+    bench.cluster.commit_group_offsets(bench.application_id, {partition: committed})
+    bench.close_window()
+    bench.back_up()
+    first, second = sorted({application.window_of(point) for point in bench.points()})
+    return [first, second]
+
+
+def test_a_titled_backfill_restores_the_last_point_of_an_older_window(
+    application: Application, instance: dg.DagsterInstance
+) -> None:
+    point = application.bench.points()[0]
+    first, _ = _two_windows(application)
+    (run,) = _backfill(application, instance, [first], application.config())
     assert run.status is dg.DagsterRunStatus.SUCCESS
     assert len(application.restored(application.orders)) == 10
     partition = TopicPartitionId(f"copy-{application.orders}", 0)
     assert application.offsets() == {partition: CommittedOffset(7, "AgAB")}
-    (restore,) = RestoresTable(application.bench.warehouse).all(application.bench.application_id)
+    (restore,) = Repository(
+        application.bench.warehouse, application.bench.application_id
+    ).restores.all()
     assert (restore.state, restore.run_id) == (RestoreState.COMMITTED, run.run_id)
     assert restore.point_id == point.id
+
+
+def _failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """Why the steps of a run failed, in our words; empty if none did."""
+    texts: list[str] = []
+    for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+        assert entry.dagster_event is not None
+        data = entry.dagster_event.step_failure_data
+        told = data.user_failure_data
+        texts.append((told.description if told else None) or str(data.error))
+    return "\n".join(texts)
+
+
+def test_two_windows_side_by_side(
+    workbench: Workbench, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Onto one set of topics they are refused; with a prefix each has its own."""
+    bench, internal = workbench, f"{workbench.application_id}-totals-changelog"
+    application = Application(bench, monkeypatch, changelog=internal)
+    windows = _two_windows(application)
+    op = f"restore_{bench.application_id.replace('-', '_')}"
+    shown = {"dry_run": False, "options": {"accept": "at_least_once"}}
+
+    refused = _backfill(
+        application, instance, windows, {"ops": {op: {"config": {**shown, "target": "default"}}}}
+    )
+    assert [run.status for run in refused] == [dg.DagsterRunStatus.FAILURE] * 2
+    for failure in (_failure(instance, run) for run in refused):
+        assert failure.startswith("2 windows cannot be restored onto the same topics")
+    assert not Repository(bench.warehouse, bench.application_id).restores.all()
+
+    both = _backfill(
+        application, instance, windows, {"ops": {op: {"config": {**shown, "target": "many"}}}}
+    )
+    assert [_failure(instance, run) for run in both] == ["", ""]
+    assert [run.status for run in both] == [dg.DagsterRunStatus.SUCCESS] * 2
+    for window, orders, offset in zip(windows, (10, 14), (7, 9), strict=True):
+        prefix = window.replace(":", "-") + "."
+        restored = f"{prefix}{application.orders}"
+        assert len(consume(bench.bootstrap_servers, restored)) == orders
+        group = dict(bench.cluster.group_offsets(f"{prefix}{bench.application_id}"))
+        assert group == {TopicPartitionId(restored, 0): CommittedOffset(offset, "AgAB")}
+    assert application.restored_names(windows) == {
+        f"{window.replace(':', '-')}.{topic}" for window in windows for topic in application.topics
+    }
 
 
 def test_a_second_run_finds_everything_done(
@@ -221,7 +322,9 @@ def test_a_second_run_finds_everything_done(
 def test_into_a_local_cluster(application: Application, instance: dg.DagsterInstance) -> None:
     done = _run(application, instance, target="local:look", verify="full")
     assert done.success, [e.message for e in done.get_step_failure_events()]
-    (restore,) = RestoresTable(application.bench.warehouse).all(application.bench.application_id)
+    (restore,) = Repository(
+        application.bench.warehouse, application.bench.application_id
+    ).restores.all()
     assert restore.state is RestoreState.COMMITTED
     assert restore.target_cluster_id != application.bench.cluster.cluster_id()
     assert application.offsets() == {}
@@ -271,6 +374,8 @@ def test_dg_launch_with_config(application: Application, tmp_path: Path) -> None
             "launch",
             "--assets",
             f'key:"{bench.application_id}/restore/*"',
+            "--partition",
+            application.window,
             "--config-json",
             json.dumps(application.config(dry_run=True, topics=names)),
         ],
@@ -282,7 +387,7 @@ def test_dg_launch_with_config(application: Application, tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout + done.stderr
-    assert "Nothing stands against it." in said
+    assert "No blockers." in said
     assert f"looked-at-{application.orders}" in said
     assert f"{application.group}" in said
-    assert not RestoresTable(bench.warehouse).all(bench.application_id)
+    assert not Repository(bench.warehouse, bench.application_id).restores.all()

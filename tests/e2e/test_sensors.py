@@ -1,5 +1,6 @@
 """Both sensors with a real broker and real Spark: a point, a request, its run, nothing twice."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -12,8 +13,9 @@ from kstreams_assets.orchestration.keys import (
     recovery_points_key,
     recovery_points_sensor,
 )
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import WindowSchedule
 from tests.e2e.test_dagster_run import produce, settings_of
 from tests.streams.workbench import Workbench
 
@@ -23,7 +25,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
 def test_points_and_backups_by_sensor(workbench: Workbench, tmp_path: Path) -> None:
     orders = workbench.topic("orders")
     produce(workbench, orders, 10)
-    settings = settings_of(workbench)
+    # Of a day: a window that closes while its run starts is no longer the newest closed one, and
+    # only that one gets a point on its behalf.
+    settings = replace(
+        settings_of(workbench), windows=WindowSchedule.every("day", start="2026-01-01")
+    )
     definitions = dg.Definitions.merge(
         build_application_definitions(settings),
         dg.Definitions(resources={"spark": workbench.spark}),
@@ -34,7 +40,7 @@ def test_points_and_backups_by_sensor(workbench: Workbench, tmp_path: Path) -> N
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         tick = recorder.evaluate_tick(dg.build_sensor_context(instance=instance))
 
-        [point] = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+        [point] = Repository(settings.warehouse, settings.application_id).points.newest()
         assert tick.skip_message is not None
         assert point.id in tick.skip_message
         [event] = tick.asset_events

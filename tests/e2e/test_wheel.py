@@ -12,11 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.order_processor.application import (
-    OrderProcessor,
-    create_topics,
-    describe_topology,
-)
+from examples.order_processor.application import OrderProcessor, create_topics, describe_topology
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.kafka.connection import KafkaConnection

@@ -16,15 +16,16 @@ from examples.streams.application import ExampleApplication
 from examples.streams.load import send
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.checks import Evaluation
-from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.run import check_governance
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.governance_report import GovernanceReport
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from tests.streams.cluster import passing_cluster
 
 PASSWORD = "bob-secret"
 APP = EXAMPLE.application_id
@@ -98,7 +99,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """The application has counted some orders and is stopped; bob has hardly any rights."""
     folder = tmp_path_factory.mktemp("governance")
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    with LocalCluster(
+    with passing_cluster(
         folder / "kafka",
         nodes=3,
         heap_mb=256,
@@ -121,7 +122,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             run_application(live, folder / "state", {}, CHANGELOG, COUNTS)
             cluster.create_topics(fraud_topics())
             yield live
-        brokers.stop(timeout_s=0)  # nobody needs what they have
 
 
 def fraud_topics() -> list[TopicSpec]:

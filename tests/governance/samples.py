@@ -1,9 +1,12 @@
 """Facts of a healthy cluster for an application, and what is declared of it."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import examples
 from kstreams_assets.app.governance import Governance
@@ -12,12 +15,8 @@ from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.checks import Evaluation
-from kstreams_assets.governance.facts import (
-    Declared,
-    GovernanceFacts,
-    PartitionState,
-    TopicState,
-)
+from kstreams_assets.governance import run
+from kstreams_assets.governance.facts import Declared, GovernanceFacts, PartitionState, TopicState
 from kstreams_assets.governance.judge import judge
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -32,6 +31,7 @@ EXAMPLES = (
 )
 PARTITIONS = 4
 V1 = "orders-count-v1"
+V1_FILE = Path(examples.__file__).parent / "defs" / "orders_count_v1" / "defs.yaml"
 CHANGELOG = f"{V1}-order-count-by-customer-changelog"
 REPARTITION = f"{V1}-orders-by-customer-repartition"
 ORDERS = "orders.created.v1"
@@ -61,7 +61,7 @@ def declared(example: str, **governance: Any) -> Declared:
     formats = {name: KINDS.get(name, StoreFormat()) for name in names}
     return Declared(
         application=application,
-        governance=Governance(declared=True, **governance),
+        governance=Governance(**governance),
         formats={name: format_of(name, formats) for name in names},
         owners=("team:shop",),
         objective_s=300,
@@ -89,6 +89,13 @@ def healthy(declared: Declared) -> GovernanceFacts:
         },
         committed_topics=frozenset(reads),
     )
+
+
+def facts_are(facts: GovernanceFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a look at the cluster find these facts; they are judged and recorded as any are."""
+    monkeypatch.setattr(run, "KafkaCluster", lambda _: nullcontext())
+    monkeypatch.setattr(run, "require_lineage", lambda *_: None)
+    monkeypatch.setattr(run, "gather", lambda *_: facts)
 
 
 def _state(declared: Declared, topic: AppTopic) -> TopicState:

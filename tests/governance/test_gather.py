@@ -9,15 +9,15 @@ from kstreams_assets.app_file.read import application_model
 from kstreams_assets.governance import run as gather_module
 from kstreams_assets.governance.facts import BackedUpRecords, StoreRows
 from kstreams_assets.governance.run import backed_up, store_rows
-from kstreams_assets.ktables.snapshot import SnapshotPartition
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.model.snapshot import SnapshotPartition
+from kstreams_assets.model.spans import SpanContent, SpanResult
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.spans import SpanContent, SpanResult
 from tests.backup.samples import backup, span, window
-from tests.components.project import attributes
 from tests.ktables.samples import snapshot
+from tests.orchestration.project import attributes
 
 
 @pytest.fixture
@@ -70,5 +70,5 @@ def test_the_two_newest_snapshots_of_each_store(settings: ApplicationSettings) -
         )
         for index, rows in enumerate((5, 7, 8))
     ]
-    SnapshotsTable(settings.warehouse).record([*made, snapshot(store="t")])
+    Repository.open(settings).snapshots.record([*made, snapshot(store="t")])
     assert store_rows(settings) == {"s": StoreRows("w0001", 7, "w0002", 8)}

@@ -5,10 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kstreams_assets.governance.facts import (
-    GovernanceFacts,
-    PartitionState,
-)
+from kstreams_assets.governance.facts import GovernanceFacts, PartitionState
 from kstreams_assets.governance.judge import CHECKS, judge
 from kstreams_assets.offsets import TopicPartitionId
 from tests.governance.samples import (
@@ -269,7 +266,7 @@ def test_a_deviation_turns_exactly_its_check_red(name: str) -> None:
 
 
 def test_a_count_that_the_application_sets_itself_is_declared() -> None:
-    said = declared("orders_count_v1", partitions=((REPARTITION, 8),))
+    said = declared("orders_count_v1", partitions={REPARTITION: 8})
     facts = with_topic(healthy(said), REPARTITION, partitions=8)
     facts = with_topic(facts, CHANGELOG, partitions=8)
     assert failed(facts, said) == {}

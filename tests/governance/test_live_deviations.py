@@ -20,8 +20,8 @@ from examples.orders_count.application import COUNTS_V2, EXAMPLE_V2, HIGH_VALUE_
 from examples.orders_created.orders import TOPIC, events
 from examples.streams.load import send
 from kstreams_assets.errors import AuthorizationFailedError, ClusterUnavailableError
-from kstreams_assets.governance.findings import FindingsTable
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from tests.backup.acls import Acls
 from tests.governance.live import (
@@ -29,7 +29,6 @@ from tests.governance.live import (
     CHANGELOG,
     PASSWORD,
     REPARTITION,
-    SESSIONS,
     Live,
     become,
     create,
@@ -85,34 +84,6 @@ DEVIATIONS = {
             "kafka-reassign-partitions.sh",
         ),
     ),
-    "min.insync.replicas": Deviation(
-        counts,
-        set_config(CHANGELOG, min_insync_replicas="1"),
-        set_config(CHANGELOG, min_insync_replicas="2"),
-        "changelogs_replicated",
-        (f"{CHANGELOG}: min.insync.replicas 1", "--add-config min.insync.replicas=2"),
-    ),
-    "cleanup policy of a store": Deviation(
-        counts,
-        set_config(CHANGELOG, cleanup_policy="delete"),
-        set_config(CHANGELOG, cleanup_policy="compact"),
-        "cleanup_policies_fit",
-        (f"{CHANGELOG}: cleanup.policy delete", "--add-config cleanup.policy=compact."),
-    ),
-    "cleanup policy of a repartition topic": Deviation(
-        counts,
-        set_config(REPARTITION, retention_ms="600000"),
-        set_config(REPARTITION, retention_ms="-1"),
-        "cleanup_policies_fit",
-        (f"{REPARTITION}: cleanup.policy delete, retention.ms 600000", "retention.ms=-1"),
-    ),
-    "retention of windows too short": Deviation(
-        fraud,
-        set_config(SESSIONS, retention_ms="60000"),
-        set_config(SESSIONS, retention_ms="86730000"),
-        "retention_covers_windows",
-        (f"{SESSIONS}: retention.ms 60000 ms (1 min)", "--add-config retention.ms=86730000"),
-    ),
     "retention of an input too short": Deviation(
         counts,
         set_config(TOPIC, retention_ms="86400000"),
@@ -127,7 +98,7 @@ def test_a_healthy_application_is_green(live: Live) -> None:
     report = look(live.counts)
     assert [v.explanation for v in report.evaluations if v.findings] == []
     assert [v.explanation for v in look(live.fraud).evaluations if v.findings] == []
-    assert FindingsTable(live.counts.warehouse).newest(APP) == report
+    assert Repository(live.counts.warehouse, APP).findings.newest() == report
 
 
 @pytest.mark.parametrize("name", DEVIATIONS)
@@ -220,7 +191,7 @@ def test_a_cluster_that_is_down_is_one_error(live: Live) -> None:
         update={"bootstrap_servers": "127.0.0.1:1", "request_timeout_seconds": 1}
     )
     down = replace(live.fraud, connection=connection)
-    before = FindingsTable(down.warehouse).newest("fraud-detector")
+    before = Repository(down.warehouse, "fraud-detector").findings.newest()
     with pytest.raises(ClusterUnavailableError, match=r"Kafka at 127\.0\.0\.1:1 did not answer"):
         look(down)
-    assert FindingsTable(down.warehouse).newest("fraud-detector") == before
+    assert Repository(down.warehouse, "fraud-detector").findings.newest() == before

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -21,10 +20,10 @@ from kstreams_assets.errors import (
     TopicNotFoundError,
     UnstableGroupOffsetsError,
 )
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.transactions import transactional_id_pattern
 from kstreams_assets.kafka.wire import kafka_python_arguments
 from kstreams_assets.local.cluster import LocalCluster
@@ -373,29 +372,31 @@ with KafkaCluster(connection) as cluster:
 
 
 @pytest.mark.kafka
-def test_a_broker_that_comes_back_is_used_again(tmp_path: Path) -> None:
-    one = TopicPartitionId("t", 0)
-    with LocalCluster(tmp_path) as broker:
-        connection = KafkaConnection(bootstrap_servers=broker.bootstrap_servers)
-        with KafkaCluster(connection) as patient:
-            patient.create_topics([TopicSpec("t", 1)])
-            patient.commit_group_offsets("g", {one: CommittedOffset(1, "a")})
-        with KafkaCluster(connection, timeout_s=2) as cluster:
-            calls = (
-                lambda: cluster.describe_topics(["t"]),
-                lambda: cluster.commit_group_offsets("g", {one: CommittedOffset(2, "b")}),
-                lambda: cluster.group_offsets("g"),
-            )
-            for call in calls:
-                _until_it_answers(call)
-            broker.kill_node(0)
+def test_a_broker_that_comes_back_is_used_again(guarded_cluster: LocalCluster) -> None:
+    topic, group = unique_name("back"), unique_name("back")
+    one = TopicPartitionId(topic, 0)
+    connection = KafkaConnection(bootstrap_servers=guarded_cluster.internal_bootstrap_servers)
+    with KafkaCluster(connection) as patient:
+        patient.create_topics([TopicSpec(topic, 1)])
+        patient.commit_group_offsets(group, {one: CommittedOffset(1, "a")})
+    with KafkaCluster(connection, timeout_s=2) as cluster:
+        calls = (
+            lambda: cluster.describe_topics([topic]),
+            lambda: cluster.commit_group_offsets(group, {one: CommittedOffset(2, "b")}),
+            lambda: cluster.group_offsets(group),
+        )
+        for call in calls:
+            _until_it_answers(call)
+        guarded_cluster.kill_node(0)
+        try:
             for call in calls:
                 with pytest.raises(ClusterUnavailableError):
                     call()
-            broker.start_node(0)
-            for call in calls:
-                _until_it_answers(call)
-            assert cluster.group_offsets("g") == {one: CommittedOffset(2, "b")}
+        finally:
+            guarded_cluster.start_node(0)
+        for call in calls:
+            _until_it_answers(call)
+        assert cluster.group_offsets(group) == {one: CommittedOffset(2, "b")}
 
 
 def _until_it_answers(call: Callable[[], object]) -> None:

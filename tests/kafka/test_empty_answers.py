@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from kstreams_assets.backup.accounting import Look, explain
-from kstreams_assets.errors import CorruptBatchError, RawReadTimeoutError
+from kstreams_assets.errors import CorruptBatchError
 from kstreams_assets.kafka import raw_log
 from kstreams_assets.kafka.channel import FetchAnswer
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RangeTally, RawRecord, Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.model.spans import GapCause, SpanPlan, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.spans import GapCause, SpanPlan, Window
 from spark_resources.span_tasks import committed
 from spark_resources.work import ReadRange
 from tests.kafka.batch_bytes import batch_bytes
@@ -56,7 +56,7 @@ class FakeBroker:
             or (data and base + 10 > position and (base < self.stable or not committed_only))
         ]
         records = b"" if len(self.asked) <= self.late else b"".join(here)
-        return FetchAnswer(0, 0, self.high_watermark, self.stable, 0, (), memoryview(records))
+        return FetchAnswer(0, 0, self.high_watermark, self.stable, (), memoryview(records))
 
     def reader(self) -> RawLogReader:
         """A reader of this log."""
@@ -64,7 +64,7 @@ class FakeBroker:
         shared = cast(Any, (self.wire, leaders))
         reader = RawLogReader(cast(KafkaConnection, None), shared=shared)
         channel = SimpleNamespace(limit=lambda _: None)
-        reader._channels = cast(
+        reader._cluster.channels = cast(
             Any,
             SimpleNamespace(to=lambda *_, **__: channel, drop=lambda _: None, close=lambda: None),
         )
@@ -99,19 +99,6 @@ def test_late_answers_lose_nothing(
     broker.wire.configs = configs
     broker.late = 5
     assert broker.offsets() == [*range(100)]
-
-
-@pytest.mark.parametrize("configs", NEVER_COMPACTED)
-def test_without_compaction_the_deadline_passes(
-    monkeypatch: pytest.MonkeyPatch, configs: dict[str, str]
-) -> None:
-    monkeypatch.setattr(raw_log, "EMPTY_S", 0.1)
-    broker = FakeBroker(monkeypatch)
-    broker.wire.configs = configs
-    broker.late = 10**6
-    with pytest.raises(RawReadTimeoutError, match="hold no records, although") as caught:
-        broker.offsets(deadline_s=0.6)
-    assert caught.value.answered
 
 
 @pytest.mark.parametrize("stable", [50, 100])

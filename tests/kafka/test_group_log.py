@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kstreams_assets.errors import CoordinatorRecordError
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.coordinator_log import (
@@ -17,7 +18,6 @@ from kstreams_assets.kafka.coordinator_log import (
 )
 from kstreams_assets.kafka.raw_batch import RawRecord, parse_batches
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.batch_bytes import CODECS, batch_bytes
 from tests.kafka.transacting import (

@@ -24,19 +24,21 @@ from kstreams_assets.kafka.record_columns import (
     columns_of,
 )
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, Warehouse
+from kstreams_assets.model.data_files import SpanFile
+from kstreams_assets.model.restores import OriginalHeaders
+from kstreams_assets.model.saved_records import SavedTail
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.points import SavedRecordsTable, SavedTail
-from kstreams_assets.warehouse.records import (
+from kstreams_assets.repository.points import SavedRecordsTable
+from kstreams_assets.repository.records import (
     PARTITIONED_BY,
     RECORDS,
-    SpanFile,
     batch_bytes,
     ensure_records,
     largest_batch,
     payload_bytes,
 )
-from kstreams_assets.warehouse.restores import OriginalHeaders
-from kstreams_assets.warehouse.table import create_delta
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.table import create_delta
 from spark_resources.partition_records import PartitionWork, header_lists, work_records
 from spark_resources.read_back import _equal
 from tests.backup.samples import APPLICATION_ID, cut, point
@@ -140,22 +142,22 @@ class TestStored:
     """Tables of both kinds, new ones and those of earlier releases."""
 
     def _append(self, table: SavedRecordsTable, point_id: str = "p1") -> None:
-        table.append(APPLICATION_ID, point_id, [SavedTail(PARTITION, "life-1", _records())])
+        table.append(point_id, [SavedTail(PARTITION, "life-1", _records())])
 
     def _saved(self, table: SavedRecordsTable) -> pa.Table:
         of_it = replace(cut(0, 100, topic=PARTITION.topic), saved_from=0)
         return table.of_point(point(1, of_it))
 
     def test_saved_records(self, tmp_path: Path) -> None:
-        table = SavedRecordsTable(Warehouse(tmp_path))
+        table = Repository(Warehouse(tmp_path), APPLICATION_ID).saved_records
         self._append(table)
         saved = self._saved(table).combine_chunks()
         lists = header_lists(saved["headers"].combine_chunks())
         assert lists == [[*record.headers] or None for record in _records()]
-        assert list(table.changed(APPLICATION_ID)) == []
+        assert list(table.changed()) == []
 
     def test_a_changed_name_does_not_match_its_digest(self, tmp_path: Path) -> None:
-        table = SavedRecordsTable(Warehouse(tmp_path))
+        table = Repository(Warehouse(tmp_path), APPLICATION_ID).saved_records
         self._append(table)
 
         def change(rows: pa.Table) -> pa.Table:
@@ -164,8 +166,8 @@ class TestStored:
                 header["key_bytes"] = b"\xfetrac"
             return pa.Table.from_pylist(stored, schema=rows.schema)
 
-        table._table.rewrite(APPLICATION_ID, "", "~", change)
-        assert [offset for _, _, offset, _ in table.changed(APPLICATION_ID)] == [2]
+        table.table.rewrite("", "~", change)
+        assert [offset for _, _, offset, _ in table.changed()] == [2]
 
     def test_a_records_table_of_an_earlier_release(self, tmp_path: Path) -> None:
         path = tmp_path / "records" / "shop"

@@ -16,7 +16,8 @@ from kafka.protocol.admin import (
 )
 
 from kstreams_assets.errors import RawReadTimeoutError
-from kstreams_assets.kafka import channel, throttle, wire
+from kstreams_assets.kafka import channel, librdkafka, throttle, wire
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.channel import Channel, FetchAnswer, receive_fetch, send_fetch
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -31,7 +32,6 @@ from kstreams_assets.kafka.throttle import (
     throttled_s,
     unthrottled_time,
 )
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.kafka.test_empty_answers import FakeBroker
@@ -39,8 +39,8 @@ from tests.kafka.test_raw_bulk import COMPACT, FIRST, fake_cluster
 from tests.streams.cluster import unique_name
 from tests.timing import Clock, eventually
 
-THROTTLED = FetchAnswer(300, 0, -1, -1, -1, (), memoryview(b""))
-WITH_PARTITION = THROTTLED._replace(high_watermark=100, last_stable_offset=100, log_start_offset=0)
+THROTTLED = FetchAnswer(300, 0, -1, -1, (), memoryview(b""))
+WITH_PARTITION = THROTTLED._replace(high_watermark=100, last_stable_offset=100)
 """As other brokers than Kafka's answer."""
 
 
@@ -62,7 +62,7 @@ def _bulk(_: pytest.MonkeyPatch, answers: int) -> list[int]:
     cluster.wire.muting = answers
     for _number in range(10):
         cluster.logs[FIRST].append(10)
-    batches = cluster.read({FIRST: OffsetRange(0, 100)}, deadline_s=0.5)[FIRST].batches
+    batches = cluster.read({FIRST: OffsetRange(0, 100)}, deadline_s=0.5)[FIRST]
     return [record.offset for batch in batches for record in batch.records()]
 
 
@@ -190,6 +190,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> str:
     name = unique_name("throttled")
     monkeypatch.setattr(channel, "CLIENT_ID", name)
     monkeypatch.setattr(wire, "CLIENT_ID", name)
+    monkeypatch.setattr(librdkafka, "CLIENT_ID", name)
     return name
 
 
@@ -260,7 +261,7 @@ class TestBroker:
             with RawLogReader(connection, shared=(cluster._wire, cluster._leaders)) as reader:
                 read = reader.read({partition: OffsetRange(0, COUNT)}, deadline_s=2)
             waited.append(throttled_s())
-            return [batch.header for batch in read[partition].batches]
+            return [batch.header for batch in read[partition]]
 
         def ask(cluster: KafkaCluster) -> None:
             while not is_done.is_set():

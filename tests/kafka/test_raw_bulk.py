@@ -1,6 +1,7 @@
 """Ranges of many partitions read together: brokers in memory, and a real one."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,12 +17,12 @@ from kstreams_assets.errors import (
     TopicNotFoundError,
 )
 from kstreams_assets.kafka import raw_log as raw_bulk
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.leaders import Isolation, PartitionLeaders
 from kstreams_assets.kafka.raw_batch import RawRecord
-from kstreams_assets.kafka.raw_log import BulkReader, RawLogReader, RawRange
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.kafka.fake_leaders import FakeLeaders, FakeLog, FakeWire
@@ -55,16 +56,13 @@ class Fake:
         deadline_s: float = 5.0,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         limit_bytes: int | None = None,
-    ) -> dict[TopicPartitionId, RawRange]:
+    ) -> dict[TopicPartitionId, tuple[LoadedBatch, ...]]:
         """The call under test."""
-        return BulkReader(
-            cast(WireClient, self.wire),
-            cast(PartitionLeaders, self.leaders),
-            ranges,
-            deadline_s=deadline_s,
-            isolation=isolation,
-            limit_bytes=limit_bytes,
-        ).read()
+        shared = cast(WireClient, self.wire), cast(PartitionLeaders, self.leaders)
+        with RawLogReader(cast(KafkaConnection, None), shared=shared) as reader:
+            return reader.read(
+                ranges, deadline_s=deadline_s, isolation=isolation, limit_bytes=limit_bytes
+            )
 
 
 def fake_cluster(*partitions: TopicPartitionId, batches: int = 0, size: int = 10) -> Fake:
@@ -75,8 +73,8 @@ def fake_cluster(*partitions: TopicPartitionId, batches: int = 0, size: int = 10
     return Fake(logs, FakeWire(logs), FakeLeaders(logs))
 
 
-def _bases(read: RawRange) -> list[int]:
-    return [batch.header.base_offset for batch in read.batches]
+def _bases(read: Sequence[LoadedBatch]) -> list[int]:
+    return [batch.header.base_offset for batch in read]
 
 
 @pytest.mark.usefixtures("clock")
@@ -89,14 +87,12 @@ class TestFake:
         fake.logs[SECOND].log_start = 2
         ranges = {SECOND: OffsetRange(2, 5), FIRST: OffsetRange(3, 4), OTHER: OffsetRange(0, 6)}
         found = fake.read(ranges)
-        assert list(found) == [SECOND, FIRST, OTHER]
         assert {p: _bases(r) for p, r in found.items()} == {
             SECOND: [2, 4],
             FIRST: [2],
             OTHER: [0, 2, 4],
         }
-        assert {p: r.log_start for p, r in found.items()} == {FIRST: 0, SECOND: 2, OTHER: 0}
-        assert [found[p].offsets for p in ranges] == list(ranges.values())
+        assert list(found) == list(ranges)
         assert sorted((node, set(asked)) for node, asked in fake.wire.asked) == [
             (0, {FIRST, SECOND}),
             (1, {OTHER}),
@@ -104,7 +100,7 @@ class TestFake:
 
     def test_records_are_decoded_from_the_answer_itself(self) -> None:
         fake = fake_cluster(FIRST, batches=2)
-        batches = fake.read({FIRST: OffsetRange(0, 4)})[FIRST].batches
+        batches = fake.read({FIRST: OffsetRange(0, 4)})[FIRST]
         assert batches[1].records() == [
             RawRecord(2, 1_000, 0, b"k", b"v" * 10, ()),
             RawRecord(3, 1_000, 0, b"k", b"v" * 10, ()),
@@ -114,7 +110,7 @@ class TestFake:
     def test_empty_ranges_ask_nobody(self) -> None:
         fake = fake_cluster(FIRST, SECOND, batches=1)
         found = fake.read({FIRST: OffsetRange(7, 7), SECOND: OffsetRange(1, 0)})
-        assert found == {FIRST: RawRange(7, 7, None, ()), SECOND: RawRange(1, 0, None, ())}
+        assert found == {FIRST: (), SECOND: ()}
         assert fake.wire.asked == []
         assert fake.read({}) == {}
 
@@ -155,7 +151,7 @@ class TestFake:
 
     def test_no_more_is_held_than_the_range_has(self) -> None:
         fake = fake_cluster(FIRST, batches=100, size=500)
-        (batch,) = fake.read({FIRST: OffsetRange(0, 2)})[FIRST].batches
+        (batch,) = fake.read({FIRST: OffsetRange(0, 2)})[FIRST]
         held = batch.data.obj
         assert isinstance(held, bytes)
         assert len(held) == len(fake.logs[FIRST].batches[0][2])
@@ -203,7 +199,7 @@ class TestFake:
         fake.wire.late = 5
         found = fake.read({FIRST: OffsetRange(0, 6)}, isolation=isolation)
         assert _bases(found[FIRST]) == [0, 2, 4]
-        assert [batch.header.aborted for batch in found[FIRST].batches] == [False] * 3
+        assert [batch.header.aborted for batch in found[FIRST]] == [False] * 3
 
     def test_hole_at_the_end_of_the_range(self) -> None:
         fake = fake_cluster(FIRST, batches=2)
@@ -293,10 +289,10 @@ class TestFake:
         fake.logs[FIRST].last_stable_offset = 2
         ranges = {p: OffsetRange(0, 6) for p in (FIRST, SECOND)}
         committed = fake.read(ranges, isolation=Isolation.READ_COMMITTED)
-        aborted = {p: [b.header.aborted for b in r.batches] for p, r in committed.items()}
+        aborted = {p: [b.header.aborted for b in r] for p, r in committed.items()}
         assert aborted == {FIRST: [False, None, None], SECOND: [False, False, False]}
         for read in fake.read(ranges).values():
-            assert [batch.header.aborted for batch in read.batches] == [None, None, None]
+            assert [batch.header.aborted for batch in read] == [None, None, None]
 
 
 @pytest.mark.kafka
@@ -331,9 +327,9 @@ class TestBroker:
         found = reader.read({p: OffsetRange(100, 950) for p in partitions}, deadline_s=DEADLINE_S)
 
         for partition, read in found.items():
-            headers = [batch.header for batch in read.batches]
+            headers = [batch.header for batch in read]
             assert headers == list(reader.scan(partition, 100, 950, deadline_s=DEADLINE_S))
-            records = [r for b in read.batches for r in b.records() if 100 <= r.offset < 950]
+            records = [r for b in read for r in b.records() if 100 <= r.offset < 950]
             assert [r.offset for r in records] == list(range(100, 950))
             for n, record in enumerate(records, 100):
                 assert record.key == b"k%d" % n
@@ -341,7 +337,6 @@ class TestBroker:
                 assert record.headers == ((("h", b"%d" % n), ("h", None)) if n % 2 else ())
                 assert abs(record.timestamp_ms - before) < 60_000
                 assert record.timestamp_type == (1 if partition in partitions[:3] else 0)
-            assert read.log_start == 0
 
     def test_large_batches_beside_small_ones(
         self, connection: KafkaConnection, cluster: KafkaCluster, reader: RawLogReader
@@ -365,7 +360,7 @@ class TestBroker:
                 assert producer.flush(20) == 0
         found = reader.read({p: OffsetRange(0, 3) for p in partitions}, deadline_s=DEADLINE_S)
         for partition, read in found.items():
-            values = [record.value for batch in read.batches for record in batch.records()]
+            values = [record.value for batch in read for record in batch.records()]
             assert [len(value or b"") for value in values] == [sizes[partition]] * 3
 
     def test_transactions(
@@ -394,13 +389,13 @@ class TestBroker:
         committed = reader.read(ranges, deadline_s=DEADLINE_S, isolation=Isolation.READ_COMMITTED)
         for partition, asked in ranges.items():
             scanned = reader.scan(partition, asked.start, asked.end, deadline_s=DEADLINE_S)
-            assert [b.header for b in committed[partition].batches] == list(scanned)
-        data = [b.header for b in committed[undecided].batches if not b.header.is_control]
+            assert [b.header for b in committed[partition]] == list(scanned)
+        data = [b.header for b in committed[undecided] if not b.header.is_control]
         assert [header.aborted for header in data] == [False, True, None]
         for read in reader.read(ranges, deadline_s=DEADLINE_S).values():
-            kinds = [b.header.control_type for b in read.batches if b.header.is_control]
+            kinds = [b.header.control_type for b in read if b.header.is_control]
             assert kinds == ["commit", "abort"]
-            aborted = {b.header.aborted for b in read.batches if not b.header.is_control}
+            aborted = {b.header.aborted for b in read if not b.header.is_control}
             assert aborted == {None}
         producer.abort_transaction(TIMEOUT_S)
 
@@ -416,8 +411,7 @@ class TestBroker:
             assert producer.flush(20) == 0
         cluster.delete_records({second: 4})
         ranges = {first: OffsetRange(0, 6), second: OffsetRange(4, 6)}
-        found = reader.read(ranges, deadline_s=DEADLINE_S)
-        assert {p: r.log_start for p, r in found.items()} == {first: 0, second: 4}
+        assert reader.read(ranges, deadline_s=DEADLINE_S).keys() == ranges.keys()
         with pytest.raises(OffsetOutOfRangeError) as gone:
             reader.read({**ranges, second: OffsetRange(3, 6)}, deadline_s=DEADLINE_S)
         assert (gone.value.partition, gone.value.log_start) == (str(second), 4)

@@ -5,28 +5,23 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from kstreams_assets.errors import (
-    AuthorizationFailedError,
-    ForeignRecordsError,
-    OvertakenError,
-)
+from kstreams_assets.errors import AuthorizationFailedError, KStreamsAssetsError, OvertakenError
 from kstreams_assets.kafka import record_writer
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.channel import Channel, ProduceAnswer, receive_produce
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.record_columns import COLUMNS
 from kstreams_assets.kafka.record_writer import RecordWriter, WriterLimits
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.backup.reading import consume
 from tests.streams.cluster import unique_name
+from tests.streams.guarded import connection_of
 
 pytestmark = pytest.mark.kafka
 
@@ -104,46 +99,6 @@ def test_lost_answers_change_nothing(
     assert told == [(10 * number, number) for number in range(20_000)]
 
 
-def test_leaders_that_die_change_nothing(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path / "kafka", nodes=3) as local:
-        topic = topic_on(local, replicas=3, configs={"min.insync.replicas": "2"})
-        partition = TopicPartitionId(topic, 0)
-        ended = threading.Event()
-        killed: list[int] = []
-
-        def kill_leaders() -> None:
-            admin = AdminClient({"bootstrap.servers": local.bootstrap_servers, "log_level": 0})
-            while not ended.wait(1.0) and len(killed) < 3:
-                leader = admin.list_topics(topic, 20).topics[topic].partitions[0].leader
-                if leader > 0:
-                    killed.append(leader - 1)
-                    local.kill_node(leader - 1)
-                    time.sleep(2)
-                    local.start_node(leader - 1)
-
-        killer = threading.Thread(target=kill_leaders, daemon=True)
-
-        def slowly() -> Iterator[pa.RecordBatch]:
-            for number, batch in enumerate(records(100_000)):
-                if number == 10:
-                    killer.start()
-                if number > 10 and killer.is_alive():
-                    time.sleep(0.3)
-                yield batch
-
-        limits = WriterLimits(delivery_timeout_s=60, max_message_bytes=20_000)
-        try:
-            with RecordWriter(connection_to(local), limits) as writer:
-                for _ in writer.write(partition, slowly(), first=0):
-                    pass
-        finally:
-            ended.set()
-            killer.join(60)
-
-        assert len(killed) >= 2
-        assert written(local, topic) == numbered(100_000)
-
-
 def test_one_writer_of_several_partitions_and_of_one_again(kafka_cluster: LocalCluster) -> None:
     topic = topic_on(kafka_cluster, partitions=2)
     first, second = (TopicPartitionId(topic, number) for number in range(2))
@@ -171,41 +126,21 @@ def test_somebody_else_who_writes_is_noticed(kafka_cluster: LocalCluster) -> Non
             next(writing)
         end = other.end(partition)
         both = chain(other.write(partition, records(1), first=end), writing)
-        with pytest.raises(ForeignRecordsError, match="instead of"):
+        with pytest.raises(KStreamsAssetsError, match="instead of"):
             list(both)
 
 
-def test_the_right_to_write_is_named(tmp_path: Path) -> None:
-    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    password = tmp_path / "password"
-    password.write_text("bob-secret")
-    with LocalCluster(
-        tmp_path / "kafka",
-        client_protocol="SASL_PLAINTEXT",
-        scram_users={"bob": "bob-secret"},
-        properties={"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"},
-    ) as local:
-        inner = KafkaConnection(bootstrap_servers=local.internal_bootstrap_servers)
-        topic = unique_name("denied")
-        with KafkaCluster(inner) as cluster:
-            cluster.create_topics([TopicSpec(topic, 1, 1, {"retention.ms": "-1"})])
-        sasl = {
-            "mechanism": "SCRAM-SHA-512",
-            "username": "bob",
-            "password": {"file": str(password)},
-        }
-        bob = KafkaConnection.model_validate(
-            {
-                "bootstrap_servers": local.bootstrap_servers,
-                "security_protocol": "SASL_PLAINTEXT",
-                "sasl": sasl,
-            }
-        )
-        limits = WriterLimits(delivery_timeout_s=5, max_message_bytes=5_000)
-        with RecordWriter(bob, limits) as writer, pytest.raises(AuthorizationFailedError) as denied:
-            for _ in writer.write(TopicPartitionId(topic, 0), records(1), first=0):
-                pass
-        assert denied.value.resource in (f"topic {topic}", "the cluster")
+def test_the_right_to_write_is_named(guarded_cluster: LocalCluster) -> None:
+    inner = KafkaConnection(bootstrap_servers=guarded_cluster.internal_bootstrap_servers)
+    topic = unique_name("denied")
+    with KafkaCluster(inner) as cluster:
+        cluster.create_topics([TopicSpec(topic, 1, 1, {"retention.ms": "-1"})])
+    limits = WriterLimits(delivery_timeout_s=5, max_message_bytes=5_000)
+    bob = connection_of(guarded_cluster, "bob")
+    with RecordWriter(bob, limits) as writer, pytest.raises(AuthorizationFailedError) as denied:
+        for _ in writer.write(TopicPartitionId(topic, 0), records(1), first=0):
+            pass
+    assert denied.value.resource in (f"topic {topic}", "the cluster")
 
 
 def test_a_writer_that_was_paused_and_replaced_writes_nothing_more(

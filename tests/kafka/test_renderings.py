@@ -1,5 +1,6 @@
 """One connection as each client gets it."""
 
+import logging
 import pickle
 import re
 import ssl
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from kstreams_assets import secret
 from kstreams_assets.errors import ConfigurationError, SecretNotFoundError
-from kstreams_assets.kafka import secret
+from kstreams_assets.kafka.admin_calls import AdminConnection, UnansweredError, describe_configs
 from kstreams_assets.kafka.clients import java_config
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
+from kstreams_assets.kafka.librdkafka import LOG, librdkafka_config
 from kstreams_assets.kafka.wire import ClientCredentialsTokenProvider, kafka_python_arguments
 from tests.kafka.tls import Authority
 
@@ -244,7 +247,133 @@ class TestKafkaPython:
         assert context.verify_mode is ssl.CERT_REQUIRED
 
 
-@pytest.mark.parametrize("render", [CarriedConnection.of, java_config, kafka_python_arguments])
+class TestLibrdkafka:
+    """Names of librdkafka, and what it cannot do."""
+
+    def test_plaintext(self) -> None:
+        assert librdkafka_config(_connection(request_timeout_seconds=2)) == {
+            "bootstrap.servers": "a:1,b:2",
+            "security.protocol": "PLAINTEXT",
+            "client.id": "kstreams-assets",
+            "socket.timeout.ms": 2000,
+            "socket.connection.setup.timeout.ms": 2000,
+        }
+
+    def test_password(self) -> None:
+        config = librdkafka_config(_password("SCRAM-SHA-256"))
+        assert config["sasl.mechanism"] == "SCRAM-SHA-256"
+        assert (config["sasl.username"], config["sasl.password"]) == ("user", "pw")
+
+    def test_oidc(self) -> None:
+        config = librdkafka_config(OIDC)
+        assert config["sasl.oauthbearer.method"] == "oidc"
+        assert config["sasl.oauthbearer.client.secret"] == "cs"
+        assert config["sasl.oauthbearer.scope"] == "kafka"
+        assert config["https.ca.location"] == config["ssl.ca.location"]
+
+    @pytest.mark.parametrize("password", [None, "kp"])
+    def test_mutual_tls_is_inline(self, password: str | None) -> None:
+        if password is None:
+            config = librdkafka_config(_mutual(ISSUED.pkcs8))
+        else:
+            key = ISSUED.encrypted(password)
+            config = librdkafka_config(_mutual(key, key_password=SecretStr(password)))
+        assert config["ssl.ca.pem"] == AUTHORITY.root
+        assert config["ssl.certificate.pem"] == ISSUED.chain
+        assert "PRIVATE KEY" in str(config["ssl.key.pem"])
+        assert config.get("ssl.key.password") == password
+        assert config["ssl.endpoint.identification.algorithm"] == "https"
+        lax = librdkafka_config(_mutual(ISSUED.pkcs8, verify_host_name=False))
+        assert lax["ssl.endpoint.identification.algorithm"] == "none"
+
+    def test_the_certificates_of_the_machine_are_those_of_python(self) -> None:
+        paths = ssl.get_default_verify_paths()
+        config = librdkafka_config(_connection(security_protocol="SSL"))
+        assert config["ssl.ca.location"] == (paths.cafile or paths.capath or "probe")
+
+    def test_every_rendering_is_accepted(self) -> None:
+        raw = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "u"}
+        password = {"sasl_plain_password": SecretStr("pw")}
+        for connection in (
+            _connection(),
+            _password("PLAIN"),
+            _password("SCRAM-SHA-512"),
+            OIDC,
+            _mutual(ISSUED.encrypted("kp"), key_password=SecretStr("kp")),
+            _connection(security_protocol="SASL_PLAINTEXT", extra_kafka_python=raw | password),
+            _connection(extra_librdkafka={"fetch.max.bytes": 100_000}),  # of older files
+        ):
+            AdminConnection(connection).close()
+
+    def test_a_mechanism_without_a_block(self) -> None:
+        raw = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "u"}
+        password = {"sasl_plain_password": SecretStr("pw"), "retry_backoff_ms": 7}
+        config = librdkafka_config(
+            _connection(security_protocol="SASL_PLAINTEXT", extra_kafka_python=raw | password)
+        )
+        assert config["sasl.mechanism"] == "PLAIN"
+        assert (config["sasl.username"], config["sasl.password"]) == ("u", "pw")
+        own = librdkafka_config(
+            _connection(
+                security_protocol="SASL_PLAINTEXT",
+                extra_kafka_python={"sasl_mechanism": "GSSAPI"},
+                extra_librdkafka={"sasl.mechanism": "SCRAM-SHA-256"},
+            )
+        )
+        assert own["sasl.mechanism"] == "SCRAM-SHA-256"
+
+    @pytest.mark.parametrize("mechanism", ["GSSAPI", "AWS_MSK_IAM"])
+    def test_a_mechanism_of_kafka_python_alone_is_refused(self, mechanism: str) -> None:
+        connection = _connection(
+            security_protocol="SASL_SSL", extra_kafka_python={"sasl_mechanism": mechanism}
+        )
+        with pytest.raises(
+            ConfigurationError, match=rf"extra_kafka_python\.sasl_mechanism is {mechanism}"
+        ):
+            librdkafka_config(connection)
+
+    @pytest.mark.parametrize("setting", ["proxy_url", "socks5_proxy"])
+    def test_a_proxy_is_refused(self, setting: str) -> None:
+        connection = _connection(extra_kafka_python={setting: "socks5://proxy:1080"})
+        with pytest.raises(ConfigurationError, match=rf"extra_kafka_python\.{setting}"):
+            librdkafka_config(connection)
+
+    def test_settings_that_librdkafka_does_not_know_are_refused(self) -> None:
+        connection = _connection(
+            extra_librdkafka={"retry.password": SecretStr("hunter2"), "no.such": 1}
+        )
+        with pytest.raises(ConfigurationError, match="No such configuration property") as caught:
+            AdminConnection(connection)
+        assert "extra_librdkafka" in caught.value.remedy
+        assert "hunter2" not in str(caught.value)
+
+    def test_a_wrong_key_password_is_not_shown(self) -> None:
+        connection = _mutual(ISSUED.encrypted("kp"), key_password=SecretStr("wr0ng"))
+        with pytest.raises(ConfigurationError, match="does not accept") as caught:
+            AdminConnection(connection)
+        assert "wr0ng" not in str(caught.value)
+
+    def test_lines_of_librdkafka_are_masked_and_no_errors(
+        self, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        connection = _password("PLAIN", "hunter2-pw").model_copy(
+            update={"extra_librdkafka": {"debug": "all"}, "bootstrap_servers": "127.0.0.1:1"}
+        )
+        admin = AdminConnection(connection)
+        with pytest.raises(UnansweredError):
+            admin.answers(describe_configs("topic", ["t"]), 0.3)
+        LOG.log(logging.ERROR, "%s", "the password is hunter2-pw")
+        admin.close()
+        lines = [record for record in caplog.records if record.name == "librdkafka"]
+        assert any("Connect" in record.message for record in lines)
+        assert {record.levelno for record in lines} == {logging.DEBUG}
+        assert "hunter2-pw" not in caplog.text + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    "render", [CarriedConnection.of, java_config, kafka_python_arguments, librdkafka_config]
+)
 def test_missing_secret_names_setting_and_source(render) -> None:
     sasl = {"mechanism": "PLAIN", "username": "u", "password": {"env": "NOT_SET_ANYWHERE"}}
     connection = _connection(security_protocol="SASL_PLAINTEXT", sasl=sasl)

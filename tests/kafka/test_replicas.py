@@ -2,8 +2,9 @@
 
 import pytest
 
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.topics import Replicas, TopicSpec
+from kstreams_assets.kafka.metadata import Replicas
 from kstreams_assets.offsets import TopicPartitionId
 from tests.streams.cluster import unique_name
 

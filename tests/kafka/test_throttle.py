@@ -10,16 +10,15 @@ from types import ModuleType
 import pyarrow as pa
 import pytest
 
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.record_columns import COLUMNS
 from kstreams_assets.kafka.record_writer import RecordWriter, WriterLimits
 from kstreams_assets.kafka.throttle import Throttle, throttle
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 from tests.timing import Clock
 
 RATE = 2_000_000
@@ -120,9 +119,7 @@ def test_what_is_produced_and_what_is_read_keep_to_it(
         waited[limit.folder].append(time.monotonic())
 
     monkeypatch.setattr(Throttle, "wait", noting)
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
+    connection = connection_to(kafka_cluster.bootstrap_servers)
     topic = unique_name("throttled")
     with KafkaCluster(connection) as cluster:
         cluster.create_topics([TopicSpec(topic, 2, 1, {"retention.ms": "-1"})])

@@ -1,25 +1,16 @@
 """Altering topics, and asking beforehand what would be refused, against a real broker."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Literal
 
 import pytest
-from kafka.protocol.admin import DeleteTopicsResponse
-from kafka.protocol.metadata import MetadataResponse
 
-from kstreams_assets.errors import (
-    ClusterUnavailableError,
-    KafkaRequestError,
-    TopicNotFoundError,
-)
+from kstreams_assets.errors import KafkaRequestError, TopicNotFoundError
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicRequests, TopicSpec
-from kstreams_assets.kafka.wire import WireClient
-from kstreams_assets.local.cluster import LocalCluster
-from tests.streams.cluster import unique_name
+from spark_resources.jars import verify_jars
+from tests.streams.cluster import passing_cluster, unique_name
 from tests.timing import eventually
 
 LONGEST_MS = str(2**63 - 1)
@@ -36,7 +27,7 @@ RELAXED = {
 }
 
 
-def _await_configs(cluster: KafkaCluster, topic: str, wanted: Mapping[str, str]) -> None:
+def await_configs(cluster: KafkaCluster, topic: str, wanted: Mapping[str, str]) -> None:
     """Brokers learn of a change a moment later."""
     assert eventually(lambda: cluster.describe_topics([topic])[topic].explicit_configs == wanted), (
         cluster.describe_topics([topic])
@@ -55,12 +46,12 @@ def test_configs_are_set_removed_and_left(cluster: KafkaCluster) -> None:
         }
     )
     left = {"segment.bytes": "1048576", "retention.ms": "-1", "max.message.bytes": "2000000"}
-    _await_configs(cluster, one, left)
-    _await_configs(cluster, two, RELAXED)
+    await_configs(cluster, one, left)
+    await_configs(cluster, two, RELAXED)
     # removing what is not there is fine
     cluster.alter_topic_configs({one: {"retention.bytes": None}, two: dict.fromkeys(RELAXED)})
-    _await_configs(cluster, two, {})
-    _await_configs(cluster, one, left)
+    await_configs(cluster, two, {})
+    await_configs(cluster, one, left)
     cluster.alter_topic_configs({one: {}})
     cluster.alter_topic_configs({})
 
@@ -76,7 +67,7 @@ def test_alterations_that_are_refused(cluster: KafkaCluster) -> None:
         with pytest.raises(KafkaRequestError, match=name) as refused:
             cluster.alter_topic_configs({topic: {name: value, "segment.ms": "5000"}})
         assert refused.value.resource == f"topic {topic}"
-    _await_configs(cluster, topic, {})
+    await_configs(cluster, topic, {})
 
 
 @pytest.mark.kafka
@@ -116,75 +107,23 @@ def test_broker_ids(cluster: KafkaCluster) -> None:
 
 
 @pytest.mark.kafka
-def test_topics_are_changed_while_a_broker_is_dead(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, nodes=3) as brokers:
-        connection = KafkaConnection(
-            bootstrap_servers=brokers.bootstrap_servers, request_timeout_seconds=10
-        )
-        with KafkaCluster(connection) as cluster:
-            cluster.create_topics([TopicSpec("before", 3, replication_factor=3)])
-            brokers.kill_node(2)
-            for number in range(5):  # now and then the dead one is named as the controller
-                name = f"t{number}"
-                cluster.create_topics([TopicSpec(name, 1, replication_factor=2)])
-                cluster.alter_topic_configs({name: {"retention.ms": "-1"}})
-                _await_configs(cluster, name, {"retention.ms": "-1"})
-            cluster.delete_topics([f"t{number}" for number in range(5)])
-
-
-@dataclass
-class FakeWire:
-    """Answers that broker 1 is the controller, then broker 2; `codes` answer changes."""
-
-    dead: set[int] = field(default_factory=set)
-    codes: list[int] = field(default_factory=lambda: [0])
-    timeout_s: float = 2.0
-    bootstrap_servers: str = "fake:1"
-    controllers: list[int] = field(default_factory=lambda: [1, 2])
-    sent: list[int] = field(default_factory=list)
-
-    def metadata(self, _topics: object, *, node: int | None = None, **_: object) -> Any:
-        """As WireClient."""
-        if node in self.dead:
-            raise self.unavailable("metadata", 1.0, f"broker {node} is dead")
-        if node is not None:
-            return MetadataResponse()
-        controller = self.controllers.pop(0) if len(self.controllers) > 1 else self.controllers[0]
-        return MetadataResponse(controller_id=controller)
-
-    def request(self, _make: Callable[[], Any], *, node: int, retry: bool, **_: object) -> Any:
-        """The answer of a broker to a change."""
-        assert not retry
-        self.sent.append(node)
-        code = self.codes.pop(0)
-        if code < 0:
-            raise self.unavailable("delete_topics", 1.0, "cut off")
-        result = DeleteTopicsResponse.DeletableTopicResult(name="t", error_code=code)
-        return DeleteTopicsResponse(responses=[result])
-
-    def unavailable(self, operation: str, timeout_s: float, reason: str) -> ClusterUnavailableError:
-        """As WireClient."""
-        return ClusterUnavailableError(
-            bootstrap_servers="fake", operation=operation, timeout_s=timeout_s, reason=reason
-        )
-
-    def delete(self) -> list[int]:
-        """Delete a topic; the brokers that were asked to."""
-        TopicRequests(cast(WireClient, self)).delete_topics(["t"])
-        return self.sent
-
-
-def test_changes_go_to_a_controller_that_answers() -> None:
-    assert FakeWire().delete() == [1]
-    assert FakeWire(dead={1}).delete() == [2]
-    assert FakeWire(codes=[41, 0]).delete() == [1, 2]  # NOT_CONTROLLER
-
-
-def test_changes_are_sent_once() -> None:
-    """Whether they were made cannot be known when the connection breaks off meanwhile."""
-    cut_off = FakeWire(codes=[-1, 0])
-    with pytest.raises(ClusterUnavailableError, match="cut off"):
-        cut_off.delete()
-    assert cut_off.sent == [1]
-    with pytest.raises(ClusterUnavailableError, match="dead"):
-        FakeWire(dead={1, 2}).delete()
+@pytest.mark.drill
+@pytest.mark.parametrize("release", ["kafka39", "kafka43"])
+def test_earlier_releases_are_changed_alike(
+    release: Literal["kafka39", "kafka43"], tmp_path: Path
+) -> None:
+    """The other tests run on the newest one."""
+    jars = verify_jars(release, hashes=False)
+    one, two = TopicSpec("one", 2, 1, {"retention.ms": "1000", "segment.ms": "5000"}), "two"
+    with (
+        passing_cluster(tmp_path, jars=jars, heap_mb=256) as broker,
+        KafkaCluster(broker.connection) as cluster,
+    ):
+        cluster.create_topics([one, TopicSpec(two, 1)])
+        cluster.alter_topic_configs({one.name: {"retention.ms": "-1", "segment.ms": None}})
+        await_configs(cluster, one.name, {"retention.ms": "-1"})
+        assert cluster.topic_defaults()["cleanup.policy"] == "delete"
+        problems = cluster.validate_topics([one, TopicSpec("many", 1, 3), TopicSpec("three", 1)])
+        assert problems.keys() == {one.name, "many"}
+        cluster.delete_topics([one.name, two])
+        assert eventually(lambda: not {one.name, two} & cluster.topics().keys())

@@ -8,10 +8,10 @@ import pytest
 from kafka.protocol.admin.transactions import ListTransactionsResponse
 
 from kstreams_assets.errors import ClusterUnavailableError, KafkaRequestError
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.transactions import TransactionalId, TransactionRequests
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.local.cluster import LocalCluster
@@ -129,6 +129,6 @@ def test_ids_of_one_application(kafka_cluster: LocalCluster) -> None:
     assert [known.name for known in found] == names
     assert found[0].state in ("PrepareCommit", "CompleteCommit")  # a moment after its markers
     assert found[1].state == "Ongoing"
-    headers = [written[partition].batches[0].header for partition in partitions]
+    headers = [written[partition][0].header for partition in partitions]
     assert [known.producer_id for known in found] == [header.producer_id for header in headers]
     assert ongoing == {(headers[1].producer_id, headers[1].producer_epoch)}

@@ -67,7 +67,7 @@ def internal_batches(
     partition = TopicPartitionId(topic, coordinator_partition(name, cluster.topics()[topic]))
     end = settled_end(cluster, partition)
     found = reader.read({partition: OffsetRange(0, end)}, deadline_s=DEADLINE_S)
-    return list(found[partition].batches)
+    return list(found[partition])
 
 
 def settled_end(cluster: KafkaCluster, partition: TopicPartitionId) -> int:

@@ -9,12 +9,12 @@ from deltalake import write_deltalake
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.snapshot import RowProblem, Snapshot, SnapshotPartition
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from tests.warehouse.disk import on_disk
+from tests.repository.disk import on_disk
 
 SCHEDULE = WindowSchedule.every("hour", start="2026-10-20")
 KEYS = [f"2026-10-20-0{hour}:00" for hour in range(4)]

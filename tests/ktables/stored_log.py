@@ -9,18 +9,21 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.backup.result import TopicBackup
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.ktables.run import KTableRun
-from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
+from kstreams_assets.model.saved_records import SavedTail
+from kstreams_assets.model.snapshot import Snapshot, TableStore
+from kstreams_assets.model.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult, Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult, Window
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from spark_resources.work import Spark
 from tests.store.place import edited
 
@@ -85,6 +88,19 @@ class StoredLog:
         """The application with this one topic."""
         return StreamsApplication(APPLICATION_ID, (AppTopic(TOPIC, self.roles),))
 
+    @property
+    def settings(self) -> ApplicationSettings:
+        """The application as it is configured."""
+        topic = AppTopic(TOPIC, self.roles, stores=(STORE,))
+        return ApplicationSettings(
+            application=StreamsApplication(APPLICATION_ID, (topic,), (Store(STORE, TOPIC),)),
+            topics=(topic,),
+            connection=KafkaConnection(bootstrap_servers="localhost:1"),
+            warehouse=self.warehouse,
+            windows=WindowSchedule.every("hour", start="1970-01-01"),
+            store_formats={STORE: self.format},
+        )
+
     def point(
         self,
         index: int,
@@ -124,7 +140,7 @@ class StoredLog:
             group_offsets=(),
             sealed=sealed,
         )
-        RecoveryPointTable(self.warehouse).append(taken)
+        Repository(self.warehouse, taken.application_id).points.append(taken)
         return taken
 
     def back_up(
@@ -167,7 +183,9 @@ class StoredLog:
         for change in changes:
             record = RawRecord(change.offset, change.timestamp_ms, 0, change.key, change.value, ())
             tail = SavedTail(TopicPartitionId(TOPIC, change.partition), topic_id, [record])
-            SavedRecordsTable(self.warehouse).append(APPLICATION_ID, f"point-{index:04d}", [tail])
+            Repository(self.warehouse, APPLICATION_ID).saved_records.append(
+                f"point-{index:04d}", [tail]
+            )
 
     def snapshot(self, *indexes: int) -> list[Snapshot]:
         """Make the snapshots of these windows in one run."""

@@ -6,7 +6,11 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
-from kstreams_assets.ktables.plan import (
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import PartitionCut
+from kstreams_assets.model.snapshot import Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.model.spans import Window
+from kstreams_assets.model.store_states import (
     PartitionPlan,
     choose_base,
     plan_partitions,
@@ -14,10 +18,7 @@ from kstreams_assets.ktables.plan import (
     state_cuts,
     with_saved,
 )
-from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.point import GroupOffset, PartitionCut
-from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import cut, point, window
 
 STORE = TableStore("totals", "t", StoreFormat())
@@ -56,13 +57,11 @@ def _cut(end: int, *excluded: OffsetRange, partition: int = 0) -> PartitionCut:
 
 
 class TestBase:
-    def test_the_nearest_earlier_window(self) -> None:
+    def test_the_last_that_does_not_stand_further_on(self) -> None:
         known = [_snapshot(index, _stood(10 * index)) for index in (3, 0, 2, 1)]
-        assert choose_base(STORE, window(2), [_cut(25)], known) == known[3]
-        assert choose_base(STORE, window(0), [_cut(25)], known) is None
-
-    def test_the_same_window_is_no_base_of_itself(self) -> None:
-        assert choose_base(STORE, window(1), [_cut(25)], [_snapshot(1, _stood(10))]) is None
+        assert choose_base(STORE, [_cut(25)], known) == known[2]
+        assert choose_base(STORE, [_cut(15)], known) == known[3]
+        assert choose_base(STORE, [_cut(0)], known[2:]) is None
 
     @pytest.mark.parametrize(
         "other",
@@ -77,33 +76,33 @@ class TestBase:
         ids=["recreated", "began later", "stands further on", "partition gone", "format", "topic"],
     )
     def test_not_one_that_does_not_fit(self, other: Snapshot) -> None:
-        assert choose_base(STORE, window(1), [_cut(25)], [other]) is None
+        assert choose_base(STORE, [_cut(25)], [other]) is None
         fitting = _snapshot(0, _stood(10))
-        assert choose_base(STORE, window(1), [_cut(25)], [fitting]) == fitting
+        assert choose_base(STORE, [_cut(25)], [fitting]) == fitting
 
     def test_another_format_is_another_fingerprint(self) -> None:
         text = TableStore("totals", "t", StoreFormat(key=Format(Encoding.STRING)))
-        assert choose_base(text, window(1), [_cut(25)], [_snapshot(0, _stood(10))]) is None
+        assert choose_base(text, [_cut(25)], [_snapshot(0, _stood(10))]) is None
 
     def test_a_new_partition_begins_at_its_log_start(self) -> None:
         base = _snapshot(0, _stood(10))
         cuts = [_cut(25), _cut(7, partition=1)]
-        assert choose_base(STORE, window(1), cuts, [base]) == base
+        assert choose_base(STORE, cuts, [base]) == base
         assert plan_partitions(cuts, base)[1] == PartitionPlan(cuts[1], (_range(0, 7),))
 
     def test_what_is_excluded_now_must_not_be_in_it(self) -> None:
         inside, outside = _snapshot(0, _stood(10)), _snapshot(0, _stood(10, _range(4, 6)))
         now = [_cut(25, _range(4, 6), _range(20, 22))]
-        assert choose_base(STORE, window(1), now, [inside]) is None
-        assert choose_base(STORE, window(1), now, [outside]) == outside
+        assert choose_base(STORE, now, [inside]) is None
+        assert choose_base(STORE, now, [outside]) == outside
 
     def test_versions_depend_on_all_records_before_them(self) -> None:
         whole = _snapshot(0, _stood(10), store=VERSIONED)
         holed = _snapshot(0, _stood(10, _range(4, 6)), store=VERSIONED)
-        assert choose_base(VERSIONED, window(1), [_cut(25)], [whole]) == whole
-        assert choose_base(VERSIONED, window(1), [_cut(25)], [holed]) is None
+        assert choose_base(VERSIONED, [_cut(25)], [whole]) == whole
+        assert choose_base(VERSIONED, [_cut(25)], [holed]) is None
         moved = [replace(_cut(25), log_start=3)]
-        assert choose_base(VERSIONED, window(1), moved, [whole]) is None
+        assert choose_base(VERSIONED, moved, [whole]) is None
 
 
 class TestRanges:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.ktables.planner import Proof, ProofFacts, prove, thinned_spans
+from kstreams_assets.model.chains import StoredSpan, chains_of
+from kstreams_assets.model.point import Guarantee, PartitionCut, RecoveryPoint
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.ledger import StoredSpan, chains_of
-from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint
+from kstreams_assets.repository.state_proof import Proof, ProofFacts, prove, thinned_spans
 from tests.backup.samples import cut, point, window
 from tests.backup.stored import stored_span
 

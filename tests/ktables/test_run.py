@@ -1,20 +1,27 @@
 """Runs over many windows: locks, refusals, killed runs, changed declarations."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
-from kstreams_assets.errors import KTableError
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.ktables.run import KTableRun
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import LAYOUT_PROPERTY, NewerLayoutError
-from kstreams_assets.lease import WarehouseLockedError, warehouse_lock
+from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.model.files import NewFile
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import SnapshotsTable
+from kstreams_assets.repository.table import WRITER
 from kstreams_assets.settings import BackupSettings
-from kstreams_assets.store import remove_tree
+from kstreams_assets.store import StorePath, store_at
+from kstreams_assets.store.locks import LeaseLostError, WarehouseLockedError
+from spark_resources.ktable_job import SnapshotRows
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.ktables.stored_log import APPLICATION_ID, STORE, Change, StoredLog, window_of
@@ -51,7 +58,7 @@ class TestRefusals:
     def test_one_run_at_a_time(self, tmp_path: Path) -> None:
         log = _log(tmp_path, NoSpark())
         run = KTableRun(
-            log.application, log.warehouse, NoSpark(), "run", BackupSettings(lock_wait_s=0.1)
+            log.application, log.warehouse, NoSpark(), "run", BackupSettings(lock_wait_seconds=0.1)
         )
         path = log.warehouse.lock_file(APPLICATION_ID)
         with (
@@ -77,6 +84,21 @@ def _write_as_newer_release(path: Path) -> None:
     DeltaTable(path).alter.set_table_properties(newer, raise_if_not_exists=False)
 
 
+def _during_the_write(
+    log: StoredLog, monkeypatch: pytest.MonkeyPatch, change: Callable[[DeltaTable], None]
+) -> None:
+    """Commit something else to the store's table each time its files were written."""
+    write = SnapshotRows.write
+
+    def write_then_change(rows: SnapshotRows, folder: StorePath, **more: Any) -> list[NewFile]:
+        files = write(rows, folder, **more)
+        with edited(log.warehouse.ktable(APPLICATION_ID, STORE)) as path:
+            change(DeltaTable(path))
+        return files
+
+    monkeypatch.setattr(SnapshotRows, "write", write_then_change)
+
+
 @pytest.mark.spark
 class TestRuns:
     def test_killed_before_its_ledger_and_run_again(
@@ -94,7 +116,7 @@ class TestRuns:
             patch.setattr(SnapshotsTable, "record", kill)
             with pytest.raises(Killed):
                 log.snapshot(0, 1)
-        assert SnapshotsTable(log.warehouse).of(APPLICATION_ID) == []
+        assert Repository(log.warehouse, APPLICATION_ID).snapshots.of() == []
         assert not (log.warehouse.root / ".staging" / "ktables-app").exists()
         first, second = log.snapshot(0, 1)
         assert (first.rows, second.rows, second.base_window) == (2, 2, "w0000")
@@ -102,8 +124,36 @@ class TestRuns:
         rows = log.rows(0) + log.rows(1)
         again = log.snapshot(0, 1)
         assert log.rows(0) + log.rows(1) == rows
-        assert SnapshotsTable(log.warehouse).of(APPLICATION_ID) == again
+        assert Repository(log.warehouse, APPLICATION_ID).snapshots.of() == again
         assert {s.run_id for s in again} == {"run-3"}
+
+    def test_what_others_commit_during_the_write_stays(
+        self, tmp_path: Path, spark: SparkSessionResource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log, theirs = _log(tmp_path, spark), {"delta.checkpointInterval": "7"}
+        log.snapshot(0)
+        _during_the_write(log, monkeypatch, lambda table: table.alter.set_table_properties(theirs))
+        log.snapshot(0, 1)
+        assert (_offsets(log, 0), _offsets(log, 1)) == ([0, 1], [2, 4])
+        with edited(log.warehouse.ktable(APPLICATION_ID, STORE)) as path:
+            assert theirs.items() <= DeltaTable(path).metadata().configuration.items()
+
+    def test_a_later_holder_of_the_lock_is_not_overruled(
+        self, tmp_path: Path, spark: SparkSessionResource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = _log(tmp_path, spark)
+        log.snapshot(0, 1)
+        later = CommitProperties(app_transactions=[Transaction(WRITER, 1_000)])
+        _during_the_write(
+            log,
+            monkeypatch,
+            lambda table: table.create_write_transaction(
+                [], "append", table.schema(), ["window"], commit_properties=later
+            ),
+        )
+        with pytest.raises(LeaseLostError, match="a later writer has committed"):
+            log.snapshot(1)
+        assert (_offsets(log, 0), _offsets(log, 1)) == ([0, 1], [2, 4])
 
     def test_a_base_whose_rows_are_gone_is_none(
         self, tmp_path: Path, spark: SparkSessionResource
@@ -111,7 +161,7 @@ class TestRuns:
         """The ledger may still list what was in a table that was removed and begun anew."""
         log = _log(tmp_path, spark)
         log.snapshot(0)
-        remove_tree(log.warehouse.ktable(APPLICATION_ID, STORE))
+        store_at(log.warehouse.ktable(APPLICATION_ID, STORE)).remove_tree()
         (anew,) = log.snapshot(1)
         (again,) = log.snapshot(1)
         assert (anew.base_window, again.base_window) == (None, None)
@@ -135,7 +185,9 @@ class TestRuns:
         assert log.rows(1)[0]["decoded_value"] == {"n": None, "m": "x"}
         before = log.rows(0) + log.rows(1)
         log.format = replace(log.format, value=Format(Encoding.JSON, "n STRING"))
-        with pytest.raises(KTableError) as caught:
+        with pytest.raises(
+            KStreamsAssetsError, match="has other columns than are declared now"
+        ) as caught:
             log.snapshot(1)
         assert "decoded_value.n is int there and string now" in str(caught.value)
         assert "remove the folder" in str(caught.value)

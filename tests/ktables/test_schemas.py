@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,19 +18,14 @@ from pyspark.sql import functions as F
 
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.app.store_format import Encoding
-from kstreams_assets.backup.run import back_up
-from kstreams_assets.errors import RegistryError
+from kstreams_assets.backup.run import BackupJob
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.schemas import ReferencedSchema, RegisteredSchema
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.schemas import (
-    ReferencedSchema,
-    RegisteredSchema,
-    save_schemas,
-    schemas_of,
-    try_to_save_schemas,
-)
 from spark_resources.confluent_framing import SchemasOfRows, framed
 from spark_resources.protobuf_values import compile_schema
 from spark_resources.resource import SparkSessionResource
@@ -56,6 +51,10 @@ package shop;
 message Other { string x = 1; }
 message Order { string id = 1; int64 cents = 2; %s }
 """
+
+
+def _save(settings: ApplicationSettings, ids: Collection[int] = ()) -> tuple[int, ...]:
+    return Repository.open(settings).schemas.save(settings.registry, ids=ids)
 
 
 def settings_of(warehouse: Path, url: str | None, **more: Any) -> ApplicationSettings:
@@ -95,16 +94,16 @@ def test_what_is_new_is_stored_once_and_json_left_out(
     double.add(1, '"string"')
     double.add(2, "{}", schemaType="JSON")
     double.by_id[5] = {"schema": '"long"'}
-    assert save_schemas(settings, ids=(5, 6)) == (1, 5)  # 6 is nowhere, which its rows will say
+    assert _save(settings, ids=(5, 6)) == (1, 5)  # 6 is nowhere, which its rows will say
     double.add(3, PROTO, subject="p", schemaType="PROTOBUF")
-    assert save_schemas(settings) == (3,)
-    assert save_schemas(settings) == ()
-    assert schemas_of(settings.warehouse, APP) == {
+    assert _save(settings) == (3,)
+    assert _save(settings) == ()
+    assert Repository(settings.warehouse, APP).schemas.all() == {
         1: RegisteredSchema(1, Encoding.AVRO, '"string"'),
         3: RegisteredSchema(3, Encoding.PROTOBUF, PROTO),
         5: RegisteredSchema(5, Encoding.AVRO, '"long"'),
     }
-    assert schemas_of(settings.warehouse, "another") == {}
+    assert Repository(settings.warehouse, "another").schemas.all() == {}
 
 
 def test_references_come_with_a_schema_deepest_first(
@@ -119,9 +118,9 @@ def test_references_come_with_a_schema_deepest_first(
     double.add(4, "lost", subject="lost", schemaType="PROTOBUF", references=refers("mid", 9))
     settings = settings_of(tmp_path, double.url)
     with caplog.at_level(logging.WARNING):
-        assert save_schemas(settings) == (1, 2, 3)
+        assert _save(settings) == (1, 2, 3)
     assert "Schema 4 is not stored" in caplog.text
-    assert schemas_of(settings.warehouse, APP)[3].references == (
+    assert Repository(settings.warehouse, APP).schemas.all()[3].references == (
         ReferencedSchema("deep", "deep"),
         ReferencedSchema("mid", "middle"),
     )
@@ -132,12 +131,12 @@ def test_a_replaced_registry_is_noticed_and_changes_nothing(
 ) -> None:
     settings = settings_of(tmp_path, double.url)
     double.add(1, '"string"')
-    save_schemas(settings)
+    _save(settings)
     double.listed[0]["schema"] = '"long"'
     with caplog.at_level(logging.WARNING):
-        assert save_schemas(settings) == ()
+        assert _save(settings) == ()
     assert "Schema 1 is stored with another text" in caplog.text
-    assert schemas_of(settings.warehouse, APP)[1].text == '"string"'
+    assert Repository(settings.warehouse, APP).schemas.all()[1].text == '"string"'
 
 
 def test_what_was_read_before_an_error_is_stored(double: RegistryDouble, tmp_path: Path) -> None:
@@ -145,14 +144,14 @@ def test_what_was_read_before_an_error_is_stored(double: RegistryDouble, tmp_pat
     for number in (1, 2):
         double.add(number, '"string"', version=number)
     double.by_id[7] = {"no": "schema"}
-    with pytest.raises(RegistryError, match="did not give schema 7"):
-        save_schemas(settings, ids=[7])
-    assert set(schemas_of(settings.warehouse, APP)) == {1, 2}
+    with pytest.raises(KStreamsAssetsError, match="did not give schema 7"):
+        _save(settings, ids=[7])
+    assert set(Repository(settings.warehouse, APP).schemas.all()) == {1, 2}
 
 
 def test_without_a_registry_nothing_happens(tmp_path: Path) -> None:
-    assert save_schemas(settings_of(tmp_path, None)) == ()
-    assert try_to_save_schemas(settings_of(tmp_path, None))
+    assert _save(settings_of(tmp_path, None)) == ()
+    assert Repository.open(settings_of(tmp_path, None)).schemas.try_to_save(None)
     assert not (tmp_path / "schemas").exists()
 
 
@@ -164,18 +163,18 @@ def test_records_of_real_serializers_are_read_with_the_registry_and_without_it(
         rows = [("avro", value) for value in written_as_avro(server.url)]
         rows += [("protobuf", value) for value in written_as_protobuf(server.url)]
         settings = settings_of(tmp_path / "w", server.url)
-        saved = save_schemas(settings)
-        assert save_schemas(settings) == ()
+        saved = _save(settings)
+        assert _save(settings) == ()
         assert len(saved) == 6  # orders in two versions each, and the two with a reference
         late = Avro(SchemaRegistryClient({"url": server.url}), '"string"')
         unknown = late("x", SerializationContext("late", MessageField.VALUE))
         assert unknown is not None
         rows.append(("avro", unknown))
         server.stop()
-        with pytest.raises(RegistryError, match="Check that it runs"):
-            save_schemas(settings)
+        with pytest.raises(KStreamsAssetsError, match="Check that it runs"):
+            _save(settings)
 
-    schemas = schemas_of(settings.warehouse, APP)
+    schemas = Repository(settings.warehouse, APP).schemas.all()
     assert set(schemas) == set(saved)
     written = spark.spark_session.createDataFrame(
         [(number, kind, bytearray(value)) for number, (kind, value) in enumerate(rows)],
@@ -256,10 +255,10 @@ def test_a_registry_that_is_down_does_not_fail_a_backup(
 
         def run() -> None:
             topics = workbench.application.topics
-            back_up(settings, [], topics=topics, newest_closed=None, spark=NoSpark(), run_id="r")
+            BackupJob(settings, NoSpark(), "r", topics).run([])
 
         run()
-        assert set(schemas_of(settings.warehouse, settings.application_id)) == {1}
+        assert set(Repository.open(settings).schemas.all()) == {1}
         assert "Schemas of" not in caplog.text
     run()
     assert f"Schemas of {settings.application_id} are not all stored" in caplog.text

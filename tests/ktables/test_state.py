@@ -13,28 +13,24 @@ from deltalake import write_deltalake
 
 from kstreams_assets.app.store_columns import as_text
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
-from kstreams_assets.errors import (
-    KeyNotInStoreError,
-    KeyNotUnderstoodError,
-    NoSnapshotError,
-    StoredDataError,
-    UnknownStoreError,
-    WarehouseError,
-)
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_written
-from kstreams_assets.ktables.state import Key, history_of, state_at
+from kstreams_assets.errors import KStreamsAssetsError, StoredDataError, WarehouseError
+from kstreams_assets.ktables.keys import Key
+from kstreams_assets.ktables.state import history_of, state_at
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import snapshot_written
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import point
 from tests.ktables.samples import KEYS, settings, snapshot, write_window
+from tests.repository.disk import on_disk
 from tests.timing import processor_time
-from tests.warehouse.disk import on_disk
 
 COUNTS = {"totals": StoreFormat(key=Format(Encoding.STRING), value=Format(Encoding.LONG))}
 
 
 def _record(configured: ApplicationSettings, *windows: str, store: str = "totals") -> None:
-    SnapshotsTable(configured.warehouse).record([snapshot(key, store) for key in windows])
+    Repository(configured.warehouse, "shop").snapshots.record(
+        [snapshot(key, store) for key in windows]
+    )
 
 
 def _row(key: object, value: object, offset: int = 1, **more: object) -> dict[str, Any]:
@@ -82,7 +78,7 @@ def test_a_changed_snapshot_gives_no_answer(
 ) -> None:
     table = on_disk(shop.warehouse.ktable(shop.application_id, "totals"))
     written = [replace(snapshot(key), written=snapshot_written(table, key)) for key in KEYS]
-    SnapshotsTable(shop.warehouse).record(written)
+    Repository(shop.warehouse, "shop").snapshots.record(written)
     assert [row.decoded_value for row in state_at(shop, "totals", Key("b")).rows] == [1]
     (file,) = table.glob("window=*03*/*.parquet")
     damage(file)
@@ -112,7 +108,7 @@ class TestStateAt:
 
     def test_the_newest(self, shop: ApplicationSettings) -> None:
         found = state_at(shop, "totals", Key("b"))
-        assert found.snapshot.window.key == KEYS[3]
+        assert found.window == KEYS[3]
         (row,) = found.rows
         assert (row.decoded_value, row.offset, row.value) == (1, 7, b"1")
 
@@ -121,20 +117,20 @@ class TestStateAt:
         taken = replace(
             point(taken_at_ms, point_id=point_id, application_id=shop.application_id), took_ms=500
         )
-        RecoveryPointTable(shop.warehouse).append(taken)
+        Repository(shop.warehouse, taken.application_id).points.append(taken)
         for late_ms, window in ((499, KEYS[0]), (500, KEYS[1])):
             found = state_at(shop, "totals", Key("a"), taken_at_ms + late_ms)
-            assert found.snapshot.window.key == window
+            assert found.window == window
 
     @pytest.mark.parametrize(("late_ms", "window"), [(-1, KEYS[0]), (0, KEYS[1]), (1, KEYS[1])])
     def test_the_time_of_the_recovery_point_counts(
         self, shop: ApplicationSettings, late_ms: int, window: str
     ) -> None:
         found = state_at(shop, "totals", Key("a"), _taken_at(KEYS[1]) + late_ms)
-        assert found.snapshot.window.key == window
+        assert found.window == window
 
     def test_before_the_first(self, shop: ApplicationSettings) -> None:
-        with pytest.raises(NoSnapshotError) as caught:
+        with pytest.raises(KStreamsAssetsError, match="has no snapshot as of") as caught:
             state_at(shop, "totals", Key("a"), _taken_at(KEYS[0]) - 1)
         text = str(caught.value)
         assert (
@@ -143,11 +139,11 @@ class TestStateAt:
         assert "kstreams-assets ktables make" in text
 
     def test_none_at_all(self, shop: ApplicationSettings) -> None:
-        with pytest.raises(NoSnapshotError, match="has no snapshot: there is none at all"):
+        with pytest.raises(KStreamsAssetsError, match="has no snapshot: there is none at all"):
             state_at(shop, "sessions", Key("a"))
 
     def test_a_key_that_is_not_there(self, shop: ApplicationSettings) -> None:
-        with pytest.raises(KeyNotInStoreError, match=r"no key a in window .*03:00.*example, b\."):
+        with pytest.raises(KStreamsAssetsError, match=r"no key a in window .*03:00.*example, b\."):
             state_at(shop, "totals", Key("a"))
 
     @pytest.mark.parametrize(
@@ -158,12 +154,12 @@ class TestStateAt:
         ],
     )
     def test_unknown_stores(self, shop: ApplicationSettings, name: str, text: str) -> None:
-        with pytest.raises(UnknownStoreError, match=text):
+        with pytest.raises(KStreamsAssetsError, match=text):
             state_at(shop, name, Key("a"))
 
     def test_a_store_without_a_table_by_declaration(self, tmp_path: Path) -> None:
         configured = settings(tmp_path, without_ktable=frozenset({"totals"}))
-        with pytest.raises(UnknownStoreError, match="ktable: false"):
+        with pytest.raises(KStreamsAssetsError, match="ktable: false"):
             state_at(configured, "totals", Key("a"))
 
 
@@ -180,16 +176,15 @@ class TestHistory:
     def test_changes_only(self, shop: ApplicationSettings, key: str, expected: object) -> None:
         found = history_of(shop, "totals", Key(key))
         assert [
-            (state.snapshot.window.key, [row.decoded_value for row in state.rows])
-            for state in found
+            (state.window, [row.decoded_value for row in state.rows]) for state in found
         ] == expected
 
     def test_up_to_a_time(self, shop: ApplicationSettings) -> None:
         found = history_of(shop, "totals", Key("a"), _taken_at(KEYS[2]))
-        assert [state.snapshot.window.key for state in found] == [KEYS[0], KEYS[1]]
+        assert [state.window for state in found] == [KEYS[0], KEYS[1]]
 
     def test_a_key_that_never_was(self, shop: ApplicationSettings) -> None:
-        with pytest.raises(KeyNotInStoreError, match="no key c in"):
+        with pytest.raises(KStreamsAssetsError, match="no key c in"):
             history_of(shop, "totals", Key("c"))
 
 
@@ -242,7 +237,7 @@ def test_keys_of_every_type_as_text(
 )
 def test_texts_that_are_no_key(tmp_path: Path, kind: pa.DataType, text: str, message: str) -> None:
     configured = _one(tmp_path, [_row(None, 1)], key=kind)
-    with pytest.raises(KeyNotUnderstoodError, match=message):
+    with pytest.raises(KStreamsAssetsError, match=message):
         state_at(configured, "totals", Key(text))
 
 

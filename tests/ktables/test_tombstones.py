@@ -9,24 +9,24 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
-from kstreams_assets.errors import KTableWindowError
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.run import KTableRun
-from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.snapshot import Snapshot, TableStore
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from tests.backup.reading import consume
 from tests.backup.writing import producer
 from tests.ktables.stored_log import table_rows
-from tests.streams.cluster import unique_name
+from tests.repository.disk import on_disk
+from tests.streams.cluster import passing_cluster, unique_name
 from tests.streams.workbench import Workbench
-from tests.warehouse.disk import on_disk
 
 pytestmark = [
     pytest.mark.kafka,
@@ -96,7 +96,7 @@ def test_windows_in_any_order(bench: Bench) -> None:
         bench.put(**changes)
         windows.append(bench.at.close_window())
     bench.at.back_up(*windows[:3])
-    with pytest.raises(KTableWindowError, match="back up window w0003"):
+    with pytest.raises(KStreamsAssetsError, match="back up window w0003"):
         bench.snapshot(*windows)
     bench.at.back_up(windows[3])
     (newest,) = bench.snapshot(windows[2])
@@ -116,7 +116,7 @@ def test_windows_in_any_order(bench: Bench) -> None:
 def cleaning_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A broker whose cleaner never rests."""
     properties = {"log.cleaner.backoff.ms": "100"}
-    with LocalCluster(tmp_path_factory.mktemp("cleaning"), properties=properties) as cluster:
+    with passing_cluster(tmp_path_factory.mktemp("cleaning"), properties=properties) as cluster:
         yield cluster
 
 
@@ -147,7 +147,7 @@ def thinned(
 
 def _close(at: Workbench, *, sealed: bool) -> None:
     """Close a window with a point that saves what is in danger, or one that does not."""
-    settings = RecoveryPointSettings(seal_bytes=2**20 if sealed else 0)
+    settings = RecoveryPointSettings(seal_mib=1 if sealed else 0)
     point = Recorder(at.application, at.cluster, at.warehouse, settings).take()
     assert point.sealed is sealed, point.unsealed_because
     start_ms = at.windows[-1].end_ms

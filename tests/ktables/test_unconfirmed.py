@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app_file.read import load_model
-from kstreams_assets.errors import UnknownStoreError
-from kstreams_assets.ktables.run import make_snapshots, table_stores
-from kstreams_assets.ktables.state import require_store
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.ktables.stores import require_store, table_stores
 from kstreams_assets.settings import ApplicationSettings
 
 YAML = """type: x.KafkaStreamsAppComponent
@@ -35,9 +35,9 @@ def settings(folder: Path, text: str = YAML) -> ApplicationSettings:
 def test_no_table_of_a_guess(tmp_path: Path, store: str) -> None:
     configured = settings(tmp_path)
     assert [one.store for one in table_stores(configured)] == ["sure"]
-    with pytest.raises(UnknownStoreError, match=r"unconfirmed.*unconfirmed to confirm it"):
+    with pytest.raises(KStreamsAssetsError, match=r"unconfirmed.*unconfirmed to confirm it"):
         require_store(configured, store)
-    with pytest.raises(UnknownStoreError, match="is unconfirmed"):
+    with pytest.raises(KStreamsAssetsError, match="is unconfirmed"):
         make_snapshots(configured, [], stores=[store], spark=None, run_id="x")  # pyright: ignore[reportArgumentType]
     require_store(configured, "sure")
 

@@ -11,12 +11,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.metrics.exposition import (
-    Address,
-    MetricsServer,
-    parse_address,
-    write_textfile,
-)
+from kstreams_assets.metrics.exposition import Address, MetricsServer, parse_address, write_textfile
 from tests.metrics.exposed import Exposed
 from tests.timing import DEADLINE_S, eventually
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kstreams_assets.metrics.info import growth_of
+from kstreams_assets.model.spans import SpanKey
 
 _HOUR: Final = 3_600_000
 _NOW: Final = 1_000 * 24 * _HOUR
@@ -13,15 +14,23 @@ _NOW: Final = 1_000 * 24 * _HOUR
 
 def _rows(*rows: tuple[str, int, int, int, bool, int | None]) -> pa.Table:
     """Window, start and end (hours before now), bytes, continues, oldest timestamp (hours)."""
-    names = ["window", "window_start_ms", "window_end_ms", "stored_bytes", "continues"]
+    names = ["window", "kind", "window_start_ms", "window_end_ms", "stored_bytes", "continues"]
     columns: dict[str, list[Any]] = {name: [] for name in [*names, "min_timestamp_ms"]}
     for key, start, end, size, continues, oldest in rows:
-        values = (key, _NOW - start * _HOUR, _NOW - end * _HOUR, size, continues)
+        values = (
+            key,
+            SpanKey.of(key).kind,
+            _NOW - start * _HOUR,
+            _NOW - end * _HOUR,
+            size,
+            continues,
+        )
         for name, value in zip(names, values, strict=True):
             columns[name].append(value)
         columns["min_timestamp_ms"].append(None if oldest is None else _NOW - oldest * _HOUR)
     return pa.table(columns, schema=pa.schema([
-        ("window", pa.string()), ("window_start_ms", pa.int64()), ("window_end_ms", pa.int64()),
+        ("window", pa.string()), ("kind", pa.string()),
+        ("window_start_ms", pa.int64()), ("window_end_ms", pa.int64()),
         ("stored_bytes", pa.int64()), ("continues", pa.bool_()), ("min_timestamp_ms", pa.int64()),
     ]))  # fmt: skip
 

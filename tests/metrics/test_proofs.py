@@ -7,33 +7,25 @@ import pytest
 
 from kstreams_assets.app.rules import CompletenessRule, Place, Recomputation
 from kstreams_assets.checks import Finding, Severity
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.drill.readiness import Readiness
 from kstreams_assets.drill.report import (
     ApplicationMeasure,
     DrillReport,
-    DrillsTable,
     Failure,
     Phase,
     PhaseMeasure,
-)
-from kstreams_assets.governance.findings import (
-    FindingsTable,
-    GovernanceReport,
-    evaluation_of,
+    stored_drill,
 )
 from kstreams_assets.metrics import collect as proofs
 from kstreams_assets.metrics.collect import read_warehouse
+from kstreams_assets.model.governance_report import GovernanceReport, evaluation_of
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
+from kstreams_assets.model.rule_results import Outcome, RuleKind, RuleResult
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, DrillSettings
-from kstreams_assets.warehouse.restores import (
-    RestoreMode,
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-)
-from tests.backup.requesting import settings_of
 from tests.drill.reports import REPORT
 from tests.metrics.exposed import Exposed
+from tests.orchestration.requesting import settings_of
 
 
 @pytest.fixture
@@ -65,7 +57,7 @@ def _restore(restore_id: str, state: RestoreState, at_ms: int) -> StoredRestore:
 
 
 def test_restores(settings: ApplicationSettings) -> None:
-    restores = RestoresTable(settings.warehouse)
+    restores = Repository.open(settings).restores
     assert _exposed(settings).one("kstreams_restores_unfinished") == 0
     restores.append(_restore("r2", RestoreState.VERIFIED, 7_000))
     restores.append(_restore("r1", RestoreState.COMMITTED, 5_000))
@@ -79,11 +71,11 @@ def test_restores(settings: ApplicationSettings) -> None:
 
 
 def test_a_drill_is_no_restore(settings: ApplicationSettings) -> None:
-    table = RestoresTable(settings.warehouse)
+    table = Repository.open(settings).restores
     table.append(_restore("r1", RestoreState.VERIFIED, 5_000))
     table.append(replace(_restore("d", RestoreState.FINISHED, 7_000), run_id=REPORT.run_id))
     table.append(replace(_restore("e", RestoreState.PLANNED, 8_000), run_id=REPORT.run_id))
-    DrillsTable(settings.warehouse).record(REPORT)
+    Repository.open(settings).drills.record(stored_drill(REPORT))
     found = _exposed(settings)
     assert found.one("kstreams_restore_state", state="verified") == 1
     assert found.one("kstreams_restores_unfinished") == 1
@@ -110,10 +102,10 @@ def _result(rule: str, place: Place, outcome: Outcome, at_ms: int, violations: i
 def test_completeness(settings: ApplicationSettings) -> None:
     declared = replace(
         settings,
-        completeness=(CompletenessRule("none_lost", "SELECT 1", ()),),
-        recomputed=(Recomputation("totals", "t", "_key"),),
+        completeness=(CompletenessRule(name="none_lost", query="SELECT 1", views=()),),
+        recomputed=(Recomputation(store="totals", source="t"),),
     )
-    results = ResultsTable(settings.warehouse)
+    results = Repository.open(settings).results
     results.record(
         [
             _result("none_lost", Place.BACKUP, Outcome.PASSED, 5_000, 0),
@@ -160,8 +152,8 @@ def test_governance(settings: ApplicationSettings) -> None:
         evaluation_of("store_growth", "all", (), ()),
     )
     report = GovernanceReport("shop", "run-1", "cluster", 9_000, verdicts)
-    FindingsTable(settings.warehouse).record(replace(report, run_id="run-0", judged_at_ms=8_000))
-    FindingsTable(settings.warehouse).record(report)
+    Repository.open(settings).findings.record(replace(report, run_id="run-0", judged_at_ms=8_000))
+    Repository.open(settings).findings.record(report)
     found = _exposed(settings)
     assert found.one("kstreams_governance_timestamp_seconds") == 9
     counts = {
@@ -212,12 +204,13 @@ DRILL = DrillReport(
 
 
 def test_a_drill(settings: ApplicationSettings) -> None:
-    declared = replace(settings, drill=DrillSettings(objective_s=30.0))
+    declared = replace(settings, drill=DrillSettings(objective_seconds=30.0))
     assert _exposed(declared).one("kstreams_recovery_time_objective_seconds") == 30
     assert "kstreams_recovery_time_objective_seconds" not in _exposed(settings).names
-    drills = DrillsTable(settings.warehouse)
-    drills.record(replace(DRILL, drill_id="d0", began_at_ms=0, failure=Failure(Phase.START, "No.")))
-    drills.record(DRILL)
+    drills = Repository.open(settings).drills
+    failed = replace(DRILL, drill_id="d0", began_at_ms=0, failure=Failure(Phase.START, "No."))
+    drills.record(stored_drill(failed))
+    drills.record(stored_drill(DRILL))
     found = _exposed(settings)
     assert found.one("kstreams_drill_timestamp_seconds") == 61
     assert found.one("kstreams_drill_passed") == 1
@@ -236,7 +229,7 @@ def test_a_drill_that_never_came_so_far(settings: ApplicationSettings) -> None:
         application=None,
         failure=Failure(Phase.START, "Never RUNNING."),
     )
-    DrillsTable(settings.warehouse).record(failed)
+    Repository.open(settings).drills.record(stored_drill(failed))
     found = _exposed(settings)
     assert found.one("kstreams_drill_passed") == 0
     assert found.one("kstreams_drill_objective", result="not_recovered") == 1

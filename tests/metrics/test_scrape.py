@@ -10,10 +10,10 @@ import pytest
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.metrics.collect import Scrape
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from tests.backup.requesting import settings_of
+from kstreams_assets.repository.repository import Repository
 from tests.backup.samples import cut, point
 from tests.metrics.exposed import Exposed, when_up
+from tests.orchestration.requesting import settings_of
 
 
 def test_without_a_broker_the_warehouse_still_tells(
@@ -21,7 +21,7 @@ def test_without_a_broker_the_warehouse_still_tells(
 ) -> None:
     patient = KafkaConnection(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=60)
     settings = replace(settings_of(tmp_path), connection=patient)
-    RecoveryPointTable(settings.warehouse).append(point(1_800_000_000_000, cut(0, 5)))
+    Repository.open(settings).points.append(point(1_800_000_000_000, cut(0, 5)))
     scrape = Scrape([settings], timeout_s=3)
     began = time.monotonic()
     scrape.collect()

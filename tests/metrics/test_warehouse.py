@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.metrics.collect import read_warehouse
+from kstreams_assets.model.point import Guarantee, PartitionCut, RecoveryPoint
+from kstreams_assets.model.spans import Gap, GapCause, SpanContent, SpanResult
+from kstreams_assets.repository import ledger as ledger_module
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
-from kstreams_assets.warehouse import ledger as ledger_module
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger, increment_key
-from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, span
 from tests.clock import freeze_time
@@ -53,7 +52,7 @@ def settings(tmp_path: Path) -> ApplicationSettings:
         connection=KafkaConnection(bootstrap_servers="localhost:1"),
         warehouse=Warehouse(tmp_path),
         windows=SCHEDULE,
-        recovery_points=RecoveryPointSettings(objective_s=900),
+        recovery_points=RecoveryPointSettings(objective_seconds=900),
     )
 
 
@@ -74,7 +73,7 @@ def _back_up(
 ) -> None:
     window = WindowCalendar(SCHEDULE).window(f"2026-10-20-0{hour}:00")
     if increment is not None:
-        window = replace(window, key=increment_key(window, increment))
+        window = window.increment(increment, window.start_ms, window.end_ms)
     made = []
     for name in topics:
         plan = replace(span(start, end, topic=name, continues=start > 0), window=window)
@@ -113,7 +112,7 @@ def test_a_warehouse_that_is_not_mounted_is_an_error(
 
 
 def test_recovery_points(settings: ApplicationSettings) -> None:
-    points = RecoveryPointTable(settings.warehouse)
+    points = Repository.open(settings).points
     points.append(_point(3, 50, 100, is_exact=True))
     points.append(_point(4, 50, 150, is_exact=False))
     newest = replace(_point(5, 50, 200, is_exact=True), took_ms=432, in_flight=17)
@@ -136,7 +135,7 @@ def test_without_an_objective_none_is_told(settings: ApplicationSettings) -> Non
 
 
 def test_backups(settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    RecoveryPointTable(settings.warehouse).append(_point(3, 50, 100, is_exact=True))
+    Repository.open(settings).points.append(_point(3, 50, 100, is_exact=True))
     recorded = [_at(5, 2), _at(5, 1), _at(6, 20)]
     monkeypatch.setattr(
         ledger_module.time, "time_ns", lambda: round(recorded[0] * 1_000_000_000), raising=True
@@ -202,7 +201,7 @@ def test_losses(settings: ApplicationSettings) -> None:
 def test_the_newest_snapshot_of_each_store(settings: ApplicationSettings) -> None:
     for store in ("totals", "sessions"):
         (settings.warehouse.ktable(APPLICATION_ID, store) / "_delta_log").mkdir(parents=True)
-    SnapshotsTable(settings.warehouse).record(
+    Repository.open(settings).snapshots.record(
         [
             snapshot(KEYS[2], rows=12, proved=False, problem_rows=3),
             snapshot(KEYS[1], rows=7),

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.coordinator_log import (
@@ -19,7 +20,6 @@ from kstreams_assets.kafka.coordinator_log import (
     TRANSACTION_STATE,
     coordinator_partition,
 )
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.transacting import settled_end, transactional_producer

@@ -11,7 +11,7 @@ from kstreams_assets.errors import OffsetOutOfRangeError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.raw_batch import RawRecord, parse_with_bytes
-from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader, RawRange
+from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery import completion
@@ -48,7 +48,7 @@ class FakeLog:
         *,
         deadline_s: float,
         limit_bytes: int | None = None,
-    ) -> dict[TopicPartitionId, RawRange]:
+    ) -> dict[TopicPartitionId, tuple[LoadedBatch, ...]]:
         """Whole batches that have an offset in the range; limits are tested with a real reader."""
         assert deadline_s > 0
         assert limit_bytes is None
@@ -63,7 +63,7 @@ class FakeLog:
             for batch in self.batches
             if batch.header.last_offset >= wanted.start and batch.header.base_offset < wanted.end
         )
-        return {partition: RawRange(wanted.start, wanted.end, self.log_start, found)}
+        return {partition: found}
 
     def _add(
         self,

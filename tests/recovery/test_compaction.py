@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.point import Guarantee
 from tests.recovery.trial import NO_PURGE, QUICK_SESSIONS, new_trial, running, wrong_points
 
 pytestmark = [pytest.mark.kafka, pytest.mark.drill]
@@ -41,7 +41,7 @@ def test_sealed_points_stay_exact_and_others_do_not(
         trial.take(1)
         with trial.load(rate=2_000, customers=50):
             trial.take(25, every_s=0.4)
-            trial.settings = RecoveryPointSettings(seal_bytes=0)
+            trial.settings = RecoveryPointSettings(seal_mib=0)
             trial.take(5, every_s=0.4)
             time.sleep(8)
         time.sleep(20)

@@ -8,12 +8,12 @@ import pytest
 
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee, RecoveryPoint
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery import transactions
 from kstreams_assets.recovery.cut import Cut, Refusal, Sample, _ranges
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog
 from kstreams_assets.recovery.segments import Segment
-from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from tests.recovery.trial import (
     NO_PURGE,
     QUICK_SESSIONS,

@@ -7,9 +7,9 @@ import pytest
 
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
 from tests.recovery.replicated import Replicated
 
 pytestmark = [pytest.mark.kafka, pytest.mark.drill]

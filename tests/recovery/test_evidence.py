@@ -11,17 +11,17 @@ from confluent_kafka.cimpl import NewPartitions
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
-from kstreams_assets.offsets import CommittedOffset, OffsetRun, TopicPartitionId
-from kstreams_assets.warehouse.point import GroupOffset, Guarantee, Method, RecoveryPoint
-from kstreams_assets.warehouse.restores import (
-    OffsetMapsTable,
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
+from kstreams_assets.model.restores import (
     PartitionProduced,
     RestoreMode,
-    RestoresTable,
     RestoreState,
     StoredRestore,
     StoredTopic,
 )
+from kstreams_assets.offsets import CommittedOffset, OffsetRun, TopicPartitionId
+from kstreams_assets.repository.repository import Repository
 from tests.backup.writing import write
 from tests.kafka.transacting import settled_end, transactional_producer
 from tests.streams.cluster import unique_name
@@ -145,8 +145,14 @@ OBJECTIONS: dict[str, tuple[Callable[[App], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("with_exact_point", [False, True])
-@pytest.mark.parametrize("case", OBJECTIONS)
+@pytest.mark.parametrize(
+    ("case", "with_exact_point"),
+    [
+        ("the group was deleted", False),
+        ("set by hand", False),
+        *((case, True) for case in OBJECTIONS),
+    ],
+)
 def test_an_objection_counts_for_every_method(app: App, case: str, with_exact_point: bool) -> None:
     change, words = OBJECTIONS[case]
     if with_exact_point:
@@ -249,8 +255,7 @@ def note(
     cluster = app.bench.cluster
     topics = cluster.metadata().topics
     offsets = tuple(GroupOffset(app.source, number, 4, metadata) for number in range(2))
-    OffsetMapsTable(app.bench.warehouse).record(
-        "origin",
+    Repository(app.bench.warehouse, "origin").offset_maps.record(
         "r1",
         [
             PartitionProduced(
@@ -265,7 +270,7 @@ def note(
             for number in range(topics[topic].partitions)
         ],
     )
-    RestoresTable(app.bench.warehouse).append(
+    Repository(app.bench.warehouse, "origin").restores.append(
         StoredRestore(
             application_id="origin",
             restore_id="r1",

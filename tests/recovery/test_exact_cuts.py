@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.point import Method
+from kstreams_assets.model.point import Method
 from tests.recovery.trial import (
     NO_PURGE,
     QUICK_SESSIONS,

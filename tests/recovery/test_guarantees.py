@@ -10,11 +10,12 @@ from confluent_kafka.admin import AdminClient
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import completion, recorder, transactions
-from kstreams_assets.recovery.methods import newest_commits, quiesced
+from kstreams_assets.recovery.evidence import latest_commits
+from kstreams_assets.recovery.methods import quiesced
 from kstreams_assets.recovery.scene import Positions, Scene
-from kstreams_assets.warehouse.point import Guarantee, Method
 from tests.backup.writing import producer, send
 from tests.recovery.oracle import Check, violations
 from tests.recovery.trial import (
@@ -101,11 +102,11 @@ def test_stopped_exactly_once_application_is_exact(
         present = taking.cluster.metadata().topics
         scene = Scene(taking.application, taking.cluster, reader, present)
         found = quiesced(scene)
-        commits = newest_commits(scene, scene.read)
+        commits = latest_commits(scene, scene.read)
     assert isinstance(found, Positions)
     assert (found.guarantee, found.note) == (Guarantee.EXACT, "")
     assert commits
-    assert set(commits.values()) == {True}
+    assert all(latest.in_transaction for latest in commits.values())
     trial.take(1)
     (point,) = trial.points()
     assert point.guarantee is Guarantee.EXACT

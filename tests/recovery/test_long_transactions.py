@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene

@@ -16,20 +16,18 @@ from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.model.point import PointInstant, RecoveryPoint
+from kstreams_assets.model.point_bounds import at_edges
+from kstreams_assets.model.saved_records import SavedTail
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import maintenance
-from kstreams_assets.recovery.maintenance import Retention, maintain, maintain_if_due
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import (
-    PointInstant,
-    RecoveryPointTable,
-    SavedRecordsTable,
-    SavedTail,
-    at_edges,
-)
+from kstreams_assets.recovery.maintenance import maintain, maintain_if_due
+from kstreams_assets.recovery.retention import Retention
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.store.folders import FolderStore
 from tests.backup.samples import APPLICATION_ID, cut, point
+from tests.repository.disk import on_disk
 from tests.timing import processor_time
-from tests.warehouse.disk import on_disk
 
 START_MS = 1_795_000_000_000 // 3_600_000 * 3_600_000
 SECOND_MS, HOUR_MS = 1000, 3_600_000
@@ -75,14 +73,16 @@ def store(warehouse: Warehouse, points: Iterable[RecoveryPoint]) -> None:
     """Points with the records that belong to them, one commit each."""
     for taken in points:
         number = taken.partitions[1].end
-        SavedRecordsTable(warehouse).append(APPLICATION_ID, taken.id, [tail_of(number)])
-        RecoveryPointTable(warehouse).append(taken)
+        Repository(warehouse, APPLICATION_ID).saved_records.append(taken.id, [tail_of(number)])
+        Repository(warehouse, taken.application_id).points.append(taken)
 
 
 def is_whole(warehouse: Warehouse, taken: RecoveryPoint) -> bool:
     """Whether every record that a point has saved is found."""
     changelog = taken.partitions[0]
-    found = SavedRecordsTable(warehouse).of_point(taken)["offset"].to_pylist()
+    found = (
+        Repository(warehouse, APPLICATION_ID).saved_records.of_point(taken)["offset"].to_pylist()
+    )
     return found == list(range(changelog.saved_from or 0, changelog.end))
 
 
@@ -104,13 +104,13 @@ def test_points_and_their_records_go_together(warehouse: Warehouse) -> None:
     now_ms = points[-1].taken_at_ms + HOUR_MS + 1
     retention = replace(NOTHING, named=lambda: [points[8].id])
     result = maintain(warehouse, APPLICATION_ID, retention, now_ms=now_ms)
-    table = RecoveryPointTable(warehouse)
-    stays = table.newest(APPLICATION_ID, 100)[::-1]
+    table = Repository(warehouse, APPLICATION_ID).points
+    stays = table.newest(100)[::-1]
     assert [p.id for p in stays] == [points[n].id for n in (5, 8, 11, 17, 23, 29)]
     assert (result.points_dropped, result.finished) == (24, True)
     assert all(is_whole(warehouse, taken) for taken in stays)
-    assert len(table.files(APPLICATION_ID)) == 1
-    [file] = SavedRecordsTable(warehouse).files(APPLICATION_ID)
+    assert len(table.files()) == 1
+    [file] = Repository(warehouse, APPLICATION_ID).saved_records.files()
     assert file.rows == 30 * RATE
     again = maintain(warehouse, APPLICATION_ID, retention, now_ms=now_ms)
     assert (again.points_dropped, again.records_dropped, again.ranges_rewritten) == (0, 0, 0)
@@ -124,20 +124,20 @@ def test_records_that_no_stored_point_needs(warehouse: Warehouse) -> None:
     now_ms = START_MS + 10 * HOUR_MS
     retention = Retention(0, edges_ms=lambda *_: [])
     result = maintain(warehouse, APPLICATION_ID, retention, now_ms=now_ms)
-    assert [p.id for p in RecoveryPointTable(warehouse).newest(APPLICATION_ID, 9)] == [late.id]
+    assert [p.id for p in Repository(warehouse, APPLICATION_ID).points.newest(9)] == [late.id]
     assert (result.points_dropped, result.records_dropped) == (11, 8 * RATE)
     assert is_whole(warehouse, late)
 
 
 def test_records_without_a_point_go_after_an_hour(warehouse: Warehouse) -> None:
     store(warehouse, [sealed_point(0, saved_from=0)])
-    saved = SavedRecordsTable(warehouse)
+    saved = Repository(warehouse, APPLICATION_ID).saved_records
     at_ms = START_MS + 10 * SECOND_MS
-    saved.append(APPLICATION_ID, point_id(at_ms), [tail_of(70)])  # killed before its point
-    saved.append(APPLICATION_ID, point_id(at_ms + 5 * SECOND_MS), [tail_of(71)])
+    saved.append(point_id(at_ms), [tail_of(70)])  # killed before its point
+    saved.append(point_id(at_ms + 5 * SECOND_MS), [tail_of(71)])
     for seconds, rows in ((3599, 3 * RATE), (3602, 2 * RATE), (3606, RATE)):
         maintain(warehouse, APPLICATION_ID, DAY, now_ms=at_ms + seconds * SECOND_MS)
-        assert sum(file.rows for file in saved.files(APPLICATION_ID)) == rows
+        assert sum(file.rows for file in saved.files()) == rows
 
 
 def test_records_that_a_backup_holds_without_holes(warehouse: Warehouse) -> None:
@@ -148,7 +148,11 @@ def test_records_that_a_backup_holds_without_holes(warehouse: Warehouse) -> None
     retention = replace(DAY, proven=lambda: proven)
     result = maintain(warehouse, APPLICATION_ID, retention, now_ms=START_MS + 2 * HOUR_MS)
     assert (result.points_dropped, result.records_dropped) == (0, 4 * RATE)
-    left = SavedRecordsTable(warehouse).of_point(points[-1])["offset"].to_pylist()
+    left = (
+        Repository(warehouse, APPLICATION_ID)
+        .saved_records.of_point(points[-1])["offset"]
+        .to_pylist()
+    )
     assert left == list(range(4 * RATE, 6 * RATE))
 
 
@@ -165,9 +169,9 @@ def test_large_files_are_looked_at_in_turn(
     for number in range(3):
         now_ms = START_MS + 9 * HOUR_MS + number * 600 * SECOND_MS
         maintain(warehouse, APPLICATION_ID, retention, now_ms=now_ms)
-        left.append(len(SavedRecordsTable(warehouse).files(APPLICATION_ID)))
+        left.append(len(Repository(warehouse, APPLICATION_ID).saved_records.files()))
     assert left == [6, 6, 5]
-    stays = RecoveryPointTable(warehouse).newest(APPLICATION_ID, 9)
+    stays = Repository(warehouse, APPLICATION_ID).points.newest(9)
     assert [p.id for p in stays] == [points[n].id for n in (5, 3, 2, 1, 0)]
     assert all(is_whole(warehouse, taken) for taken in stays)
 
@@ -202,7 +206,7 @@ class TestIfDue:
         [mark] = on_disk(warehouse.root).glob(f".locks/maintenance/{APPLICATION_ID}*")
         at_s = time.time() - 3 * 3600
         os.utime(mark, (at_s, at_s))
-        monkeypatch.setattr(maintenance, "store_time", lambda _: time.time() - 3 * 3600)
+        monkeypatch.setattr(FolderStore, "now", lambda _: time.time() - 3 * 3600)
         assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None
 
     def test_only_what_has_come_since_is_judged_again(self, warehouse: Warehouse) -> None:
@@ -223,7 +227,7 @@ class TestIfDue:
         store(warehouse, late)
         maintain_if_due(warehouse, APPLICATION_ID, Retention(0, edges))
         assert asked == [points[0].taken_at_ms, points[17].taken_at_ms]
-        found = RecoveryPointTable(warehouse).newest(APPLICATION_ID, 99)[::-1]
+        found = Repository(warehouse, APPLICATION_ID).points.newest(99)[::-1]
         every = [*points, *late]
         assert [p.id for p in found] == [every[n].id for n in (5, 11, 17, 23, 29, 35, 39)]
         assert int(mark.read_text(encoding="utf-8")) > late[-1].taken_at_ms
@@ -243,7 +247,7 @@ class TestIfDue:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("kstreams_assets.warehouse.table._LOCK_WAIT_S", 0.0)
+        monkeypatch.setattr("kstreams_assets.repository.table._LOCK_WAIT_S", 0.0)
         store(warehouse, [sealed_point(number) for number in range(3)])
         lock = warehouse.root / ".locks" / "tables" / "recovery_points.lock"
         with warehouse_lock(lock, purpose="test", wait_s=0):
@@ -255,38 +259,39 @@ class TestIfDue:
 @pytest.mark.e2e
 def test_three_days_of_points(warehouse: Warehouse) -> None:
     """Every ten seconds, a round each six hours: a few files, and the edges of all points."""
-    table = RecoveryPointTable(warehouse)
-    saved = SavedRecordsTable(warehouse)
+    table = Repository(warehouse, APPLICATION_ID).points
+    saved = Repository(warehouse, APPLICATION_ID).saved_records
     every: list[RecoveryPoint] = []
     now_ms = START_MS
     for begin in range(0, 72 * 360, 6 * 360):
         points = [sealed_point(number) for number in range(begin, begin + 6 * 360)]
         records = [r for n in range(begin, begin + 6 * 360) for r in tail_of(n).records]
         whole = SavedTail(TopicPartitionId("changelog", 0), "life-1", records)
-        saved.append(APPLICATION_ID, points[0].id, [whole])
+        saved.append(points[0].id, [whole])
         table.append_many(points)
         every += points
         now_ms = every[-1].taken_at_ms
         assert maintain(warehouse, APPLICATION_ID, DAY, now_ms=now_ms, deadline_s=60).finished
-    kept = table.instants(APPLICATION_ID)
+    kept = table.instants()
     assert len(kept) == 24 * 360 + 48
     edges = list(hours(START_MS, now_ms + HOUR_MS))
     everything = [PointInstant(p.id, p.taken_at_ms, p.taken_at_ms) for p in every]
     assert at_edges(kept, edges) == at_edges(everything, edges)
-    assert len(table.files(APPLICATION_ID)) <= 5
-    assert len(saved.files(APPLICATION_ID)) == 1
+    assert len(table.files()) <= 5
+    assert len(saved.files()) == 1
     with processor_time() as took:
-        [newest] = table.newest(APPLICATION_ID)
+        [newest] = table.newest()
     assert newest == every[-1]
     assert took.seconds < 0.2
-    for taken in (*table.load(APPLICATION_ID, [i.id for i in kept[:3]]), newest):
+    for taken in (*table.load([i.id for i in kept[:3]]), newest):
         assert is_whole(warehouse, taken)
 
 
 _ROUNDS = """
 import sys
 from pathlib import Path
-from kstreams_assets.recovery.maintenance import Retention, maintain
+from kstreams_assets.recovery.maintenance import maintain
+from kstreams_assets.recovery.retention import Retention
 from kstreams_assets.layout import Warehouse
 from tests.recovery.test_maintenance import APPLICATION_ID, START_MS, hours
 print("ready", flush=True)
@@ -298,10 +303,10 @@ for number in range(1000):
 _OTHER = """
 import sys
 from pathlib import Path
-from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.repository.repository import Repository
 from tests.backup.samples import cut, point
-table = RecoveryPointTable(Warehouse(Path(sys.argv[1])))
+table = Repository(Warehouse(Path(sys.argv[1])), "other").points
 for number in range(25):
     table.append(point(number, cut(0, 1), application_id="other"))
 """
@@ -310,7 +315,7 @@ for number in range(25):
 @pytest.mark.e2e
 def test_a_kill_at_any_moment_loses_nothing(warehouse: Warehouse) -> None:
     """SIGKILL in the middle of rounds, while another application writes the same tables."""
-    table = RecoveryPointTable(warehouse)
+    table = Repository(warehouse, APPLICATION_ID).points
     other = subprocess.Popen([sys.executable, "-c", _OTHER, str(warehouse.root)])
     stays: set[str] = set()
     for number in range(4):
@@ -327,14 +332,14 @@ def test_a_kill_at_any_moment_loses_nothing(warehouse: Warehouse) -> None:
         process.kill()
         process.wait(10)
         process.stdout.close()
-        found = table.newest(APPLICATION_ID, 1000)
+        found = table.newest(1000)
         assert stays <= {p.id for p in found}
         assert all(is_whole(warehouse, taken) for taken in found)
     assert other.wait(60) == 0
-    assert len(table.instants("other")) == 25
+    assert len(Repository(warehouse, "other").points.instants()) == 25
     result = maintain(warehouse, APPLICATION_ID, NOTHING, now_ms=START_MS + 9 * HOUR_MS)
     assert result.finished
-    assert {p.id for p in table.newest(APPLICATION_ID, 1000)} == stays
+    assert {p.id for p in table.newest(1000)} == stays
 
 
 def test_a_reader_of_an_earlier_version_is_not_disturbed(warehouse: Warehouse) -> None:

@@ -1,16 +1,27 @@
 """Sets of offsets, against plain sets."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
-from kstreams_assets.warehouse.points import OffsetRanges, ProvenRange
-from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.repository.points import OffsetRanges
+from kstreams_assets.repository.rows import rows_of
 from tests.backup.samples import point
+
+
+class ProvenRange(NamedTuple):
+    """Offsets of one incarnation of a topic that a backup holds without a hole."""
+
+    topic_id: str
+    start: int
+    end: int
+
 
 TOP = 30
 TOPICS = ("a", "b")

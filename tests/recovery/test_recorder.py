@@ -9,16 +9,23 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.errors import ClusterUnavailableError, TopicNotFoundError
+from kstreams_assets.errors import (
+    ClusterUnavailableError,
+    KafkaError,
+    TopicNotFoundError,
+    UnstableGroupOffsetsError,
+)
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.model.groups import ConsumerGroup, GroupOffset
+from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery import completion
 from kstreams_assets.recovery.methods import quiesced
-from kstreams_assets.recovery.recorder import Recorder, TopicChangedWhileReadingError
+from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.scene import Positions, Scene
-from kstreams_assets.warehouse.point import GroupOffset, Guarantee, Method
+from kstreams_assets.settings import RecoveryPointSettings
 from tests.backup.writing import await_end, open_transaction, producer, send, write
 from tests.kafka.transacting import settled_end, transactional_producer
 from tests.streams.cluster import unique_name
@@ -76,6 +83,36 @@ def test_committed_offsets_are_kept_with_their_metadata(bench: Workbench) -> Non
     assert point.method is Method.QUIESCED
     assert [p.id for p in bench.points()][-1] == point.id
     assert bench.points()[-1] == point
+
+
+def test_offsets_of_other_groups_are_recorded_with_the_point(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group without offsets says so; one that cannot be read keeps nobody from a point."""
+    topic = bench.topic("out", role=TopicRole.OUTPUT)
+    write(bench, topic, 5)
+    reader, silent, undecided = unique_name("reader"), unique_name("new"), unique_name("undecided")
+    id_ = TopicPartitionId(topic, 0)
+    bench.cluster.commit_group_offsets(reader, {id_: CommittedOffset(3, "\u00e9\0")})
+    group_offsets = KafkaCluster.group_offsets
+
+    def unstable(cluster, group, **options):
+        if group == undecided:
+            waited_s = options["unstable_limit_s"]
+            raise UnstableGroupOffsetsError(group=group, partitions=[topic], waited_s=waited_s)
+        return group_offsets(cluster, group, **options)
+
+    monkeypatch.setattr(KafkaCluster, "group_offsets", unstable)
+    names = (undecided, reader, silent, bench.application_id)
+    settings = RecoveryPointSettings(other_groups=names)
+    taken = Recorder(bench.application, bench.cluster, bench.warehouse, settings).take()
+    recorded = {
+        ConsumerGroup(reader, (GroupOffset(topic, 0, 3, "\u00e9\0"),)),
+        ConsumerGroup(silent),
+    }
+    assert {*taken.other_groups} == recorded
+    assert taken.group == ConsumerGroup(bench.application_id)
+    assert bench.points() == [taken]
 
 
 def test_a_stopped_application_without_stores_is_exact_if_all_its_commits_are_transactions(
@@ -358,6 +395,6 @@ def test_topics_that_do_not_come_to_rest(bench: Workbench, monkeypatch: pytest.M
         return group_offsets(cluster, group, **options)
 
     monkeypatch.setattr(KafkaCluster, "group_offsets", recreating)
-    with pytest.raises(TopicChangedWhileReadingError, match=topic):
+    with pytest.raises(KafkaError, match=f"Topic {topic} changed"):
         bench.take_point()
     assert bench.points() == []

@@ -3,16 +3,17 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.backup.windows import WindowEdges
-from kstreams_assets.recovery.maintenance import kept
-from kstreams_assets.warehouse.point import RecoveryPoint, in_force
-from kstreams_assets.warehouse.points import PointInstant, at_edges
-from kstreams_assets.warehouse.spans import Window
-from kstreams_assets.warehouse.table import FileRange, ranges_to_rewrite
+from kstreams_assets.model.file_ranges import FileRange, ranges_to_rewrite
+from kstreams_assets.model.point import PointInstant, RecoveryPoint, in_force
+from kstreams_assets.model.point_bounds import at_edges
+from kstreams_assets.model.spans import Window
+from kstreams_assets.recovery.retention import kept_points, recorder_lines
 from tests.backup.samples import cut, point
 
 WINDOW_MS = 10
@@ -24,6 +25,10 @@ def instant(
     """A point by its times; its id tells them."""
     effective = taken_at_ms if closes_ms is None else closes_ms - 1
     return PointInstant(f"p{taken_at_ms}", taken_at_ms, effective, sealed, exact)
+
+
+def kept(points: Sequence[PointInstant], **rule: Any) -> set[str]:
+    return {*kept_points(points, recorder_lines(points, **rule))}
 
 
 def stays(points: Sequence[PointInstant], keep_all_from_ms: int, *named: str) -> set[int]:

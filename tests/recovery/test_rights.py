@@ -1,7 +1,6 @@
 """Without the right to read Kafka's own topics a weaker method is taken, and says why."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,13 @@ from confluent_kafka.admin import (
 )
 from pydantic import SecretStr
 
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.point import Method, RecoveryPoint
-from tests.backup.acls import Acls
+from kstreams_assets.model.point import Method, RecoveryPoint
+from tests.backup.acls import PASSWORD, Acls, secure_cluster
 from tests.recovery.trial import (
     NO_PURGE,
     QUICK_SESSIONS,
@@ -31,20 +30,7 @@ from tests.streams.cluster import unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.drill]
 
-PASSWORD = "bob-secret"
-
-
-@pytest.fixture(scope="module")
-def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """The application goes by the inner listener, bob by the one with passwords and ACLs."""
-    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    with LocalCluster(
-        tmp_path_factory.mktemp("rights"),
-        client_protocol="SASL_PLAINTEXT",
-        scram_users={"bob": PASSWORD},
-        properties={"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"},
-    ) as cluster:
-        yield cluster
+__all__ = ["secure_cluster"]
 
 
 def trial_of_bob(cluster: LocalCluster, folder: Path) -> Trial:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.model.point import Guarantee
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery import evidence
 from kstreams_assets.recovery.evidence import LatestCommit, runs_at
-from kstreams_assets.warehouse.point import Guarantee
 
 E, A = Guarantee.EXACT, Guarantee.AT_LEAST_ONCE
 P0, P1, IN = (TopicPartitionId(name, n) for name, n in (("log", 0), ("log", 1), ("in", 0)))
@@ -23,11 +23,9 @@ def _scene(internal: Mapping[TopicPartitionId, bool | None], restored_end: int =
 
     def read(ranges: Mapping[TopicPartitionId, object], **_: object) -> dict[Any, Any]:
         return {
-            p: SimpleNamespace(
-                batches=[]
-                if internal[p] is None
-                else [SimpleNamespace(header=SimpleNamespace(is_transactional=internal[p]))]
-            )
+            p: []
+            if internal[p] is None
+            else [SimpleNamespace(header=SimpleNamespace(is_transactional=internal[p]))]
             for p in ranges
         }
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import Position
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.completion import Safe, Saving
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.spans import Position
 from tests.backup.samples import cut, point
 
 PARTITION = TopicPartitionId("t", 0)

@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +9,10 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
 from tests.restore.control import read
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Feed, Record
@@ -28,15 +25,6 @@ _PARTITIONS = 4
 _POINTS = 30
 _BEGAN_MS = time.time_ns() // 1_000_000
 """Older records would be deleted by retention while the test runs."""
-
-
-@pytest.fixture
-def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
-    with KafkaCluster(connection) as opened:
-        yield opened
 
 
 def change(index: int) -> Record:

@@ -13,7 +13,7 @@ from kstreams_assets.errors import (
     OffsetOutOfRangeError,
 )
 from kstreams_assets.kafka.coordinator_log import TransactionStateRecord, TransactionStatus
-from kstreams_assets.kafka.topics import TopicIdentity
+from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.cut import Written
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
@@ -41,7 +41,7 @@ def _scene(*absent: str, cluster: object = None) -> Scene:
     there = [*(name for name in ROLES if name not in absent), "__consumer_offsets", "other"]
     present = {name: TopicIdentity(name, f"{name}-id", 1) for name in there}
     return Scene(
-        StreamsApplication("app", topics), cast("Any", cluster), cast("Any", None), present
+        StreamsApplication("app", topics), cast("Any", cluster), cast("Any", cluster), present
     )
 
 
@@ -135,7 +135,7 @@ def _state(at_ms: int, told: str) -> TransactionStateRecord:
     has_partitions = status == "open" or status.startswith("prepare")
     partitions = BOTH if has_partitions else frozenset()
     return TransactionStateRecord(
-        f"app-{number}", int(number), 0, STATUS[status], partitions, at_ms, at_ms
+        f"app-{number}", int(number), 0, STATUS[status], partitions, at_ms
     )
 
 

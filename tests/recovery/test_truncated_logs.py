@@ -7,14 +7,13 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.backup.planner import Planner
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, topic_id_of
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import GapCause, SpanPlan, Window
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint, topic_id_of
+from kstreams_assets.model.spans import GapCause, SpanPlan, Window
 from tests.backup.writing import write
 from tests.recovery.replicated import LIMIT_S, await_in_sync, await_leader
 from tests.streams.cluster import unique_name
@@ -74,15 +73,7 @@ def test_a_log_that_was_truncated_and_written_again(
 
 
 def _plan(bench: Workbench, *windows: Window) -> list[SpanPlan]:
-    planner = Planner(
-        application=bench.application,
-        topics=bench.application.topics,
-        cluster=bench.cluster,
-        points=RecoveryPointTable(bench.warehouse),
-        ledger=bench.ledger,
-        stable_wait_s=5.0,
-        begins_ms=bench.windows[0].start_ms,
-    )
+    planner = Planner(bench.run().ctx, stable_wait_s=5.0)
     return [span for topic in planner.plan(windows).topics for span in topic.spans]
 
 

@@ -15,17 +15,18 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, T
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
+from kstreams_assets.model.saved_records import SavedRecord
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.table import Table
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecord
-from kstreams_assets.warehouse.table import Table
 from tests.recovery.history import read_history
 from tests.recovery.oracle import Cut, History, Violation, lost_only, violations
 from tests.recovery.oracle_records import Record
 from tests.store.place import warehouse_at
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.oracle_app import OracleApp, OracleTopics, create_topics
 from tests.streams.oracle_load import OracleLoad
 
@@ -122,9 +123,7 @@ class Trial:
     @contextmanager
     def recorder(self) -> Iterator[Recorder]:
         """A recorder on a connection that it keeps."""
-        connection = self.connection or KafkaConnection(
-            bootstrap_servers=self.bootstrap_servers, request_timeout_seconds=20
-        )
+        connection = self.connection or connection_to(self.bootstrap_servers)
         with KafkaCluster(connection) as cluster:
             application = application_of(self.topics, ticks=self.ticks)
             yield Recorder(application, cluster, self.warehouse, self.settings, self.between)
@@ -139,8 +138,8 @@ class Trial:
 
     def points(self) -> list[RecoveryPoint]:
         """The points as they were stored, oldest first."""
-        table = RecoveryPointTable(self.warehouse)
-        return table.newest(self.topics.application_id, 100_000)[::-1]
+        table = Repository(self.warehouse, self.topics.application_id).points
+        return table.newest(100_000)[::-1]
 
     def cut(self, point: RecoveryPoint, *, stored_changelog: bool = False) -> Cut:
         """A stored point as the oracle wants it, with the records that were saved."""
@@ -177,9 +176,12 @@ class Trial:
         """All saved records, each once; read when the first point is looked at."""
         if self._rows is None:
             table = Table(
-                self.warehouse.control("recovery_point_records"), SavedRecord, "recovery_point_id"
+                self.warehouse.control("recovery_point_records"),
+                SavedRecord,
+                "recovery_point_id",
+                self.topics.application_id,
             )
-            rows = table.read(application_id=self.topics.application_id)
+            rows = table.read()
             names = ("topic", "partition", "offset", "key", "value")
             columns = [rows.column(name).to_pylist() for name in names]
             distinct: dict[TopicPartitionId, dict[int, Record]] = {}

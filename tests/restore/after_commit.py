@@ -9,21 +9,16 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import (
-    RestoreMode,
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-    StoredTopic,
-)
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 
 TIMEOUT_S = 30.0
 
@@ -116,7 +111,7 @@ class AfterCommit:
                 for id_, offset in sorted(committed.items())
             ),
         )
-        RestoresTable(self.settings.warehouse).append(restore)
+        Repository.open(self.settings).restores.append(restore)
         return restore
 
     def ends(self, topic: str) -> tuple[int, ...]:
@@ -127,14 +122,14 @@ class AfterCommit:
 
     def stored(self, restore: StoredRestore) -> StoredRestore | None:
         """The restore as it stands in the table."""
-        table = RestoresTable(self.settings.warehouse)
-        return table.newest(restore.application_id, restore.restore_id)
+        table = Repository(self.settings.warehouse, restore.application_id).restores
+        return table.newest(restore.restore_id)
 
 
 @contextmanager
 def after_commit(bootstrap_servers: str, warehouse: Path) -> Iterator[AfterCommit]:
     """An application of its own on this cluster."""
-    connection = KafkaConnection(bootstrap_servers=bootstrap_servers, request_timeout_seconds=20)
+    connection = connection_to(bootstrap_servers)
     with KafkaCluster(connection) as cluster:
         yield AfterCommit(cluster, settings_of(unique_name("app"), connection, warehouse))
 

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from examples.streams.librdkafka import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.librdkafka import librdkafka_config
 from kstreams_assets.offsets import TopicPartitionId
 from tests.streams.feed import Record
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from kafka.partitioner.default import murmur2
 
-from kstreams_assets.warehouse.ledger import TopicFactsTable
-from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
+from kstreams_assets.model.point import Guarantee, RecoveryPoint
+from kstreams_assets.repository.ledger import TopicFactsTable
 from tests.restore.example_trial import LIVE, PARTITIONS, ExampleRun
 
 _ADDITIONAL_MS: Final = 86_400_000

@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple
 from deltalake import DeltaTable
 
 from kstreams_assets.app.store_format import WINDOWED, Encoding, StoreFormat, StoreKind
-from kstreams_assets.ktables.run import make_snapshots, table_stores
-from kstreams_assets.ktables.snapshot import TableStore
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.ktables.stores import table_stores
+from kstreams_assets.model.snapshot import TableStore
+from kstreams_assets.model.spans import Window
 from spark_resources.work import Spark
 from tests.restore.example_queries import Rows, queried_stores
 from tests.restore.example_trial import LIVE, ExampleRun, holds

@@ -15,29 +15,21 @@ from typing import Final, Literal
 
 from examples.streams.application import ExampleApplication
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.spans import Window
 from spark_resources.work import Spark
 from tests.restore.example_comparison import differences_from_control
 from tests.restore.example_definition import Definition
 from tests.restore.example_queries import Rows, answers_at_rest
-from tests.restore.trial import (
-    Restored,
-    Source,
-    SourceRun,
-    connection_to,
-    named,
-    own_names,
-    restore,
-)
-from tests.streams.cluster import unique_name
+from tests.restore.trial import Restored, Source, SourceRun, named, own_names, restore
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.feed import Feed, Record, produce
 
 PARTITIONS: Final = 4
@@ -264,14 +256,7 @@ def _windows(began_ms: int, points: Mapping[str, RecoveryPoint]) -> tuple[Window
 
 
 def _back_up(settings: ApplicationSettings, windows: Sequence[Window], spark: Spark) -> None:
-    backups = back_up(
-        settings,
-        windows,
-        topics=settings.topics,
-        newest_closed=None,
-        spark=spark,
-        run_id=unique_name("backup"),
-    )
+    backups = BackupJob(settings, spark, unique_name("backup")).run(windows).windows
     assert all(backup.records > 0 for backup in backups)
 
 

@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.model.point import Guarantee, RecoveryPoint
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from spark_resources.work import Spark
 from tests.restore.trial import Restored, Source, SourceRun, settings_of
 from tests.restore.wide_run import SENSORS, an_hour_ago, await_closed_windows, readings

@@ -6,26 +6,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bench.memory import python_workers
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.completeness.on_restores import require_complete
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.model.restores import RestoreState, StoredRestore
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.restore.context import RunContext
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.records import restore_records
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.warehouse.spans import Window
 from spark_resources.work import Spark
 from tests.restore.trial import settings_of
 from tests.streams.cluster import unique_name
@@ -33,6 +38,20 @@ from tests.streams.cluster import unique_name
 PARTITIONS = 4
 RECORDS = 400_000
 """Of the input and of the changelog together: some seconds of producing."""
+
+
+def workers_reading(jvm_pid: int | None, folder: Path) -> list[int]:
+    """The Python workers of Spark that read files below a folder.
+
+    Workers of the same engine that run the tasks of other tests are left alone.
+    """
+    found: list[int] = []
+    for pid in python_workers(jvm_pid):
+        with suppress(psutil.NoSuchProcess):
+            maps = psutil.Process(pid).memory_maps()
+            if any(Path(region.path).is_relative_to(folder) for region in maps):
+                found.append(pid)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +90,7 @@ def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSourc
         _produce(bootstrap_servers, names, group=application_id)
         point = recorder_of(settings, cluster).take()
     window = Window(began_ms, point.taken_at_ms + 1, "w0000")
-    back_up(
-        settings,
-        [window],
-        topics=settings.topics,
-        newest_closed=None,
-        spark=spark,
-        run_id="source",
-    )
+    BackupJob(settings, spark, "source").run([window])
     return KillSource(settings, *names, window)
 
 
@@ -161,9 +173,9 @@ class Restoring:
         """How far the restore is."""
         found = [
             one
-            for one in RestoresTable(self.source.settings.warehouse).all(
-                self.source.settings.application_id
-            )
+            for one in Repository(
+                self.source.settings.warehouse, self.source.settings.application_id
+            ).restores.all()
             if one.group == self.request.application_id
         ]
         return found[0].state if found else None
@@ -174,8 +186,8 @@ def restore(
 ) -> StoredRestore:
     """Plan, restore, commit."""
     plan = plan_restore(settings, request, target)
-    result = run_restore(
-        settings, plan, target, spark=spark, run_id=unique_name("run"), log=lambda _line: None
+    result = restore_records(
+        RunContext(settings, target, spark, unique_name("run")), plan, log=lambda _line: None
     )
     return commit_group_offsets(settings, result.restore, target, gate=require_complete)
 

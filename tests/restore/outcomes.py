@@ -9,20 +9,20 @@ from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.offsets import OffsetRange, OffsetRun, TopicPartitionId
-from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, SnapshotSource, TopicPlan
-from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
-from kstreams_assets.restore.run import RestoreResult
-from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import (
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import (
     PartitionProduced,
     RestoreMode,
     RestoreState,
     StoredRestore,
     StoredTopic,
 )
+from kstreams_assets.offsets import OffsetRange, OffsetRun, TopicPartitionId
+from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, SnapshotSource, TopicPlan
+from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
+from kstreams_assets.restore.result import RestoredRecords
+from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
 from spark_resources.partition_records import Difference, PartitionVerified
 from tests.backup.samples import application, point
 
@@ -148,7 +148,7 @@ def result(
     *differences: Difference,
     state: RestoreState = RestoreState.VERIFIED,
     run_id: str = "run-1",
-) -> RestoreResult:
+) -> RestoredRecords:
     """A restore that ran to its end; with differences it has failed its verification."""
     if differences:
         state = RestoreState.FAILED_VERIFICATION
@@ -162,7 +162,7 @@ def result(
         )
         for topic in planned.topics
     )
-    return RestoreResult(
+    return RestoredRecords(
         restore=stored(planned, state, run_id=run_id),
         produced=tuple(produced(topic) for topic in planned.topics),
         verified=verified,

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Set
 from typing import Final, NamedTuple
 
-from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.model.point import RecoveryPoint
 from tests.restore.control import newest
 from tests.restore.example_trial import ExampleRun, holds
 from tests.streams.feed import Record

@@ -22,8 +22,8 @@ from examples.parcel_tracker.records import (
 from examples.streams.application import ExampleApplication
 from examples.streams.load import Event
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.warehouse.point import RecoveryPoint
 from spark_resources.work import Spark
 from tests.restore.example_definition import Definition
 from tests.restore.example_expectations import partition_of

@@ -5,37 +5,34 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import (
     AclOperation,  # pyright: ignore[reportPrivateImportUsage]
     ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
-from pydantic import SecretStr
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restorability import Restores
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.point import RecoveryPoint
+from spark_resources.work import Spark
 from tests.backup.acls import Acls
 from tests.backup.writing import RawRecord, producer, write_raw
+from tests.repository.disk import on_disk
+from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
-from tests.warehouse.disk import on_disk
 
 LARGE = 60_000
-BOB = "bob-secret"
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
 _WAIT_S = 20.0
 _ROLES = {
     "orders": TopicRole.INPUT,
@@ -183,22 +180,6 @@ class PlannedApplication:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def connection_of_bob(cluster: LocalCluster) -> KafkaConnection:
-    """The user that has only the rights it was given."""
-    return KafkaConnection.model_validate(
-        {
-            "bootstrap_servers": cluster.bootstrap_servers,
-            "security_protocol": "SASL_PLAINTEXT",
-            "request_timeout_seconds": 20,
-            "sasl": {
-                "mechanism": "SCRAM-SHA-512",
-                "username": "bob",
-                "password": SecretStr(BOB),
-            },
-        }
-    )
-
-
 def give(acls: Acls, kind: ResourceType, name: str, *operations: AclOperation) -> None:
     """Give bob rights on all whose names begin so."""
     for operation in operations:
@@ -210,3 +191,15 @@ def _produce(servers: str, topic: str, count: int, size: int = 10) -> None:
     for number in range(count):
         sender.produce(topic, b"v" * size, key=b"%d" % number, partition=0)
     assert sender.flush(_WAIT_S) == 0
+
+
+@contextmanager
+def planned_application(
+    source: KafkaConnection, spark: Spark, folder: Path, *, target: KafkaConnection | None = None
+) -> Iterator[PlannedApplication]:
+    """One that is backed up into this folder; without a target it is restored beside itself."""
+    with KafkaCluster(source) as cluster:
+        bench = Workbench(cluster, Warehouse(folder), spark, unique_name("app"))
+        made = PlannedApplication(bench, target or source)
+        made.prepare()
+        yield made

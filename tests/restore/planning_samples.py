@@ -4,23 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
+from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restores import RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.model.spans import NotedFacts, TopicFacts
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.repository.contents import Holding
 from kstreams_assets.restore.preconditions import Facts
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import roles_at, select
 from kstreams_assets.restore.target import TargetState, TargetTopic
 from kstreams_assets.restore.target_topics import target_names
-from kstreams_assets.warehouse.contents import Holding, NotedFacts
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-)
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
-from kstreams_assets.warehouse.spans import TopicFacts
 
 INPUT, GLOBAL = TopicRole.INPUT, TopicRole.GLOBAL
 CHANGELOG, REPARTITION, OUTPUT = TopicRole.CHANGELOG, TopicRole.REPARTITION, TopicRole.OUTPUT

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.model.restores import PartitionProduced
 from kstreams_assets.offsets import runs_of
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan
-from kstreams_assets.warehouse.restores import PartitionProduced
 from spark_resources.partition_records import PartitionWork, work_offsets
+from tests.repository.disk import on_disk
 from tests.streams.cluster import unique_name
-from tests.warehouse.disk import on_disk
 
 Edit = Callable[[pa.Table], pa.Table]
 """The records of a span, in order of offsets -> the same with a fault; None does not occur."""

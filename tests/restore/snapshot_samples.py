@@ -3,8 +3,8 @@
 from typing import Any
 
 from kstreams_assets.app.store_format import StoreFormat
-from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.model.snapshot import Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.model.spans import Window
 from tests.restore.planning_samples import point
 
 CHANGELOG = "shop-sums-changelog"

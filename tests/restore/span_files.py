@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.model.restores import OriginalHeaders
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.restores import OriginalHeaders
 from spark_resources.partition_records import PartitionWork
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])

@@ -12,30 +12,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kstreams_assets.errors import RestoreRecordsError, StoredDataError
+from kstreams_assets.errors import KStreamsAssetsError, StoredDataError
 from kstreams_assets.kafka.raw_batch import RawRecord
-from kstreams_assets.ktables.snapshots_table import (
-    SnapshotsTable,
+from kstreams_assets.layout import written_files
+from kstreams_assets.model.data_files import By, SpanFile
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import PartitionProduced
+from kstreams_assets.model.saved_records import SavedTail
+from kstreams_assets.offsets import TopicPartitionId, runs_of
+from kstreams_assets.repository.judge import PointJudge
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import (
     require_snapshot,
-    snapshot_problem,
+    snapshot_damages,
     snapshot_written,
 )
-from kstreams_assets.layout import written_files
-from kstreams_assets.offsets import TopicPartitionId, runs_of
-from kstreams_assets.store import StorePath, file_digest, file_identity
-from kstreams_assets.warehouse.judge import PointJudge, Restores
-from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
-from kstreams_assets.warehouse.records import SpanFile
-from kstreams_assets.warehouse.restores import OffsetMapsTable, PartitionProduced
+from kstreams_assets.store import StorePath, file_digest, store_at
 from spark_resources import partition_records
 from spark_resources.partition_records import PartitionWork, work_offsets, work_records
 from tests.backup.samples import APPLICATION_ID, point
+from tests.repository.forging import forge_column
 from tests.restore.snapshot_samples import snapshot
 from tests.restore.snapshot_tables import Row, write_snapshot
 from tests.restore.span_files import Stored, span_file, work_of
 from tests.store.place import edited, warehouse_at
-from tests.warehouse.forging import forge_column
 
 pytestmark = pytest.mark.on_store
 
@@ -121,6 +123,13 @@ FAULTS = {
 }
 
 
+@pytest.fixture
+def settle(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Waits until what was written is old enough to be known again; a second is long in a test."""
+    monkeypatch.setattr("kstreams_assets.store.folders._SETTLED_S", 0.05)
+    return lambda: time.sleep(0.06)
+
+
 def _do(fault: Callable[[Path], object], path: StorePath) -> None:
     with edited(path.parent) as folder:
         fault(folder / path.name)
@@ -134,21 +143,21 @@ def test_no_record_of_a_changed_file_is_given(
     assert _read(work) == COUNT
     _do(fault, work.files[0])
     given = []
-    with pytest.raises(RestoreRecordsError, match=r"orders-0 .*orders\.parquet.* from a copy"):
+    with pytest.raises(KStreamsAssetsError, match=r"orders-0 .*orders\.parquet.* from a copy"):
         given += work_records(work)
     assert given == []
-    with pytest.raises(RestoreRecordsError):
+    with pytest.raises(KStreamsAssetsError, match="orders-0 cannot be restored"):
         list(work_offsets(work))
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_nor_of_one_that_was_changed_since_it_was_looked_at(
-    tmp_path: Path, fault: Callable[[Path], None]
+    tmp_path: Path, settle: Callable[[], None], fault: Callable[[Path], None]
 ) -> None:
     work = _work(tmp_path)
-    time.sleep(1.1)  # of what was written a moment ago nothing is taken for known
+    settle()
     path = work.files[0]
-    known = file_identity(path)
+    known = store_at(path).identity()
     assert (known is None) == (not isinstance(path, Path))
     work = replace(work, sound={path: known} if known else {})
     assert _read(work) == COUNT
@@ -160,17 +169,17 @@ def test_nor_of_one_that_was_changed_since_it_was_looked_at(
             os.utime(file, ns=(changed_ns, changed_ns))
 
     _do(unseen, path)
-    time.sleep(1.1)
-    with pytest.raises(RestoreRecordsError, match=r"orders-0 .*orders\.parquet"):
+    settle()
+    with pytest.raises(KStreamsAssetsError, match=r"orders-0 .*orders\.parquet"):
         _read(work)
 
 
 def test_what_was_looked_at_is_not_read_for_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, settle: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = _work(tmp_path)
-    time.sleep(1.1)
-    known = {path: found for path in work.files if (found := file_identity(path))}
+    settle()
+    known = {path: found for path in work.files if (found := store_at(path).identity())}
     read: list[StorePath] = []
     monkeypatch.setattr(
         partition_records, "file_digest", lambda path: read.append(path) or file_digest(path)
@@ -183,7 +192,7 @@ def test_a_file_without_digest_has_as_many_records_as_were_written(tmp_path: Pat
     work = _work(tmp_path, with_digest=False)
     assert _read(work) == COUNT
     _do(lambda file: span_file(file, _records("order")[:-1]), work.files[0])
-    with pytest.raises(RestoreRecordsError, match="holds 199 records, written were 200"):
+    with pytest.raises(KStreamsAssetsError, match="holds 199 records, written were 200"):
         _read(work)
 
 
@@ -196,14 +205,14 @@ def test_page_checksums_are_compared(tmp_path: Path) -> None:
     at = content.index(b"order 100")
     path.write_bytes(content[:at] + b"Order 100" + content[at + 9 :])
     assert pq.read_table(path)["value"][100].as_py() == b"Order 100"
-    with pytest.raises(RestoreRecordsError, match="cannot be read"):
+    with pytest.raises(KStreamsAssetsError, match="cannot be read"):
         _read(work_of(TARGET, [path], [(0, COUNT)], COUNT))
 
 
 def test_another_partition(tmp_path: Path) -> None:
     path = span_file(tmp_path / "orders.parquet", _records("order"))
     work = work_of(TopicPartitionId("orders", 1), [path], [(0, COUNT)], COUNT)
-    with pytest.raises(RestoreRecordsError, match="holds records of partition 0"):
+    with pytest.raises(KStreamsAssetsError, match="holds records of partition 0"):
         _read(work)
 
 
@@ -234,21 +243,21 @@ def _end(rows: list) -> list:
 )
 def test_a_changed_point(tmp_path: Path, column: str, change: Callable[[list], list]) -> None:
     warehouse = warehouse_at(tmp_path)
-    points = RecoveryPointTable(warehouse)
+    points = Repository(warehouse, APPLICATION_ID).points
     points.append(_taken())
-    assert points.load(APPLICATION_ID, ["p"]) == [_taken()]
+    assert points.load(["p"]) == [_taken()]
     forge_column(warehouse.control("recovery_points"), column, change)
     with pytest.raises(StoredDataError, match=r"Recovery point p cannot be used.*from a copy"):
-        points.load(APPLICATION_ID, ["p"])
-    assert points.newest(APPLICATION_ID) == []
-    (damaged,) = points.load(APPLICATION_ID, ["p"], damaged_too=True)
+        points.load(["p"])
+    assert points.newest() == []
+    (damaged,) = points.load(["p"], damaged_too=True)
     judge = PointJudge({}, roles={}, backed_up=set(), closed=[])
     (status,) = judge.judge([damaged])
     assert (status.gives, status.damaged) == (Restores.NOTHING, True)
 
 
 def test_an_older_point_is_the_newest_that_counts(tmp_path: Path) -> None:
-    points = RecoveryPointTable(warehouse_at(tmp_path))
+    points = Repository(warehouse_at(tmp_path), APPLICATION_ID).points
     points.append(replace(_taken(), id="older", taken_at_ms=500, sealed=True))
     points.append(replace(_taken(), sealed=True))
     forge_column(
@@ -256,10 +265,10 @@ def test_an_older_point_is_the_newest_that_counts(tmp_path: Path) -> None:
         "took_ms",
         lambda rows: [ms + (ms == 7) for ms in rows],
     )
-    assert points.newest(APPLICATION_ID) == []
+    assert points.newest() == []
     points.append(replace(_taken(), id="newer", taken_at_ms=1500, sealed=True))
-    assert [one.id for one in points.newest(APPLICATION_ID, 2)] == ["newer"]
-    found = points.newest_sealed(APPLICATION_ID)
+    assert [one.id for one in points.newest(2)] == ["newer"]
+    found = points.newest_sealed()
     assert found is not None
     assert found.id == "newer"
 
@@ -267,7 +276,7 @@ def test_an_older_point_is_the_newest_that_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", ["taken_at_ms", "digest"])
 def test_points_of_earlier_releases(tmp_path: Path, column: str) -> None:
     """They have no digest: nothing is known of them, and they are readable."""
-    points = RecoveryPointTable(warehouse_at(tmp_path))
+    points = Repository(warehouse_at(tmp_path), APPLICATION_ID).points
     points.append(_taken())
     forge_column(
         warehouse_at(tmp_path).control("recovery_points"),
@@ -280,7 +289,7 @@ def test_points_of_earlier_releases(tmp_path: Path, column: str) -> None:
             column,
             lambda rows: [ms + 1 for ms in rows],
         )
-    (found,) = points.load(APPLICATION_ID, ["p"])
+    (found,) = points.load(["p"])
     assert not found.damaged
 
 
@@ -295,13 +304,13 @@ def test_points_of_earlier_releases(tmp_path: Path, column: str) -> None:
     ],
 )
 def test_changed_saved_records(tmp_path: Path, column: str, change: Callable[[list], list]) -> None:
-    saved = SavedRecordsTable(warehouse_at(tmp_path))
+    saved = Repository(warehouse_at(tmp_path), APPLICATION_ID).saved_records
     records = [
         RawRecord(offset, 1_000 + offset, 0, b"k", b"v%d" % offset, (("h", None), ("h", b"x")))
         for offset in range(5)
     ]
     tail = SavedTail(TopicPartitionId("t", 0), "life-1", records)
-    saved.append(APPLICATION_ID, "p", [tail])
+    saved.append("p", [tail])
     cut = PartitionCut("t", 0, "life-1", 0, 5, saved_from=0)
     taken = point(1000, cut, point_id="p")
     assert saved.of_point(taken).num_rows == 5
@@ -312,12 +321,12 @@ def test_changed_saved_records(tmp_path: Path, column: str, change: Callable[[li
 
 def test_saved_records_without_their_last_commit(tmp_path: Path) -> None:
     """As in a copy that was made while a point was taken: they are stored before their point."""
-    saved = SavedRecordsTable(warehouse_at(tmp_path))
+    saved = Repository(warehouse_at(tmp_path), APPLICATION_ID).saved_records
     partition = TopicPartitionId("t", 0)
     taken = []
     for offset in range(3):
         record = RawRecord(offset, 1_000 + offset, 0, b"k", b"v", ())
-        saved.append(APPLICATION_ID, f"p{offset}", [SavedTail(partition, "life-1", [record])])
+        saved.append(f"p{offset}", [SavedTail(partition, "life-1", [record])])
         cut = PartitionCut("t", 0, "life-1", 0, offset + 1, saved_from=0)
         one = point(1000, cut, point_id=f"p{offset}")
         taken.append(replace(one, saved_version=saved.version()))
@@ -326,25 +335,25 @@ def test_saved_records_without_their_last_commit(tmp_path: Path) -> None:
     assert [saved.of_point(one).num_rows for one in taken[:-1]] == [1, 2]
     with pytest.raises(StoredDataError, match=r"recovery point p2 .*last commits are missing"):
         saved.of_point(taken[-1])
-    points = RecoveryPointTable(warehouse_at(tmp_path))
+    points = Repository(warehouse_at(tmp_path), APPLICATION_ID).points
     points.append_many(taken)
-    assert points.load(APPLICATION_ID, ["p2"]) == [taken[-1]]
+    assert points.load(["p2"]) == [taken[-1]]
 
 
 @pytest.mark.parametrize("column", ["source_start", "target_start"])
 def test_a_shifted_offset_map(tmp_path: Path, column: str) -> None:
-    table = OffsetMapsTable(warehouse_at(tmp_path))
+    table = Repository(warehouse_at(tmp_path), APPLICATION_ID).offset_maps
     source, target = TopicPartitionId("t", 0), TopicPartitionId("copy", 0)
     runs = tuple(runs_of([0, 1, 2, 7, 8], [0, 1, 2, 3, 4]))
-    table.record(APPLICATION_ID, "r", [PartitionProduced(source, target, runs, 5, 0, 5)])
-    assert table.load(APPLICATION_ID, "r")[source].map.map(8) == 4
+    table.record("r", [PartitionProduced(source, target, runs, 5, 0, 5)])
+    assert table.load("r")[source].map.map(8) == 4
     forge_column(
         warehouse_at(tmp_path).control("offset_maps"),
         column,
         lambda rows: [None if offset is None else offset + 7 for offset in rows],
     )
     with pytest.raises(StoredDataError, match=r"The offset map of t-0 in restore r"):
-        table.load(APPLICATION_ID, "r")
+        table.load("r")
 
 
 @pytest.mark.parametrize("fault", [_flipped, _cut_off, _gone, _values_of_a_snapshot])
@@ -355,9 +364,9 @@ def test_a_changed_snapshot(tmp_path: Path, fault: Callable[[Path], None]) -> No
     with edited(table) as folder:
         write_snapshot(folder, [Row(0, offset, b"k%d" % offset) for offset in range(30)])
     noted = snapshot(written=snapshot_written(table, "w1"))
-    snapshots = SnapshotsTable(warehouse)
+    snapshots = Repository(warehouse, APPLICATION_ID).snapshots
     snapshots.record([noted])
-    (stored,) = snapshots.of("shop")
+    (stored,) = snapshots.of()
     assert stored.written == noted.written
     require_snapshot(table, stored)
     (file,) = (table / "window=w1").glob("*.parquet")
@@ -375,7 +384,8 @@ def test_the_plan_looks_at_the_files_of_a_snapshot(
     with edited(table) as folder:
         write_snapshot(folder, [Row(0, 1)])
     stored = snapshot(written=snapshot_written(table, "w1"))
-    assert snapshot_problem(table, stored, read=False) == ""
+    assert snapshot_damages(table, stored, By.SIZE) == []
     (file,) = (table / "window=w1").glob("*.parquet")
     _do(fault, file)
-    assert file.name in snapshot_problem(table, stored, read=False)
+    (damage,) = snapshot_damages(table, stored, By.SIZE)
+    assert file.name in damage.problem

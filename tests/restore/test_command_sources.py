@@ -13,17 +13,16 @@ import pytest
 from kstreams_assets.drill.command import drill_command
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.process import GuardedProcess
+from kstreams_assets.model.restores import RestoreState, StoredRestore
 from kstreams_assets.restore import commands
-from kstreams_assets.restore.command_sources import command_notes, with_configured_commands
+from kstreams_assets.restore.command_sources import command_notes, with_target
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import (
     ApplicationSettings,
-    CommandSettings,
     DrillSettings,
     RestoreSettings,
     VerifyExtent,
 )
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 from tests.restore import outcomes
 
 SECRETS = {
@@ -42,7 +41,9 @@ FACTS = {
     "KSTREAMS_RESTORE_TARGET_CLUSTER_ID": "target-cluster",
     "KSTREAMS_RESTORE_MODE": "state",
 }
-MINE = CommandSettings(before="stop it", after="start it", timeout_s=70)
+MINE = RestoreSettings(
+    before_command="stop it", after_command="start it", command_timeout_seconds=70
+)
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,12 @@ def secret_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settings(tmp_path: Path) -> ApplicationSettings:
     made = outcomes.settings(tmp_path / "warehouse")
-    return replace(made, restore=replace(made.restore, commands=MINE))
+    own = {
+        "before_command": MINE.before_command,
+        "after_command": MINE.after_command,
+        "command_timeout_seconds": MINE.command_timeout_seconds,
+    }
+    return replace(made, restore=made.restore.model_copy(update=own))
 
 
 def _stored(**asked: Any) -> StoredRestore:
@@ -77,17 +83,23 @@ def _environment(file: Path) -> dict[str, str]:
 class TestStoredRow:
     """A row of the table `restores` names a program: whoever can write the bucket wrote it."""
 
-    @pytest.mark.parametrize("own", [CommandSettings(), MINE])
-    def test_it_never_runs(self, tmp_path: Path, own: CommandSettings) -> None:
+    @pytest.mark.parametrize("own", [RestoreSettings(), MINE])
+    def test_it_never_runs(self, tmp_path: Path, own: RestoreSettings) -> None:
         evil, mine = tmp_path / "evil", tmp_path / "mine"
-        own = own if own.after is None else replace(own, after=f"touch {mine}")
+        own = (
+            own
+            if own.after_command is None
+            else own.model_copy(update={"after_command": f"touch {mine}"})
+        )
         row = _stored(after_command=f"touch {evil}", before_command=f"touch {evil}")
         commands.run_after(row, own, report=lambda _: None)
-        assert (evil.exists(), mine.exists()) == (False, own.after is not None)
+        assert (evil.exists(), mine.exists()) == (False, own.after_command is not None)
 
     def test_without_a_command_of_the_operator_it_says_so(self) -> None:
         said: list[str] = []
-        commands.run_after(_stored(after_command="kubectl scale"), report=said.append)
+        commands.run_after(
+            _stored(after_command="kubectl scale"), RestoreSettings(), report=said.append
+        )
         (line,) = said
         assert "restore point-1-0123abcd names after_command" in line
         assert "this run names none: no after command runs" in line
@@ -118,7 +130,7 @@ class TestYaml:
 
     @staticmethod
     def _asked(settings: ApplicationSettings, **given: Any) -> RestoreRequest:
-        values = with_configured_commands({"before_command": None, **given}, settings)
+        values = with_target({"before_command": None, **given}, settings)
         return RestoreRequest.asked(values, verify=VerifyExtent.FULL)
 
     @pytest.mark.parametrize("target", [None, "target:1"])
@@ -128,6 +140,16 @@ class TestYaml:
         request = self._asked(settings, target=target)
         assert (request.before_command, request.after_command) == ("stop it", "start it")
         assert request.command_timeout_s == 70
+
+    def test_no_application_continues_from_logs(self, settings: ApplicationSettings) -> None:
+        asked = with_target({"mode": "logs"}, settings)
+        request = RestoreRequest.asked(asked, verify=VerifyExtent.FULL)
+        assert (request.before_command, request.after_command) == (None, None)
+        notes = list(command_notes(settings, request, group="shop", stored=None))
+        assert [note.partition(":")[0] for note in notes] == [
+            "The before command of the YAML does not run",
+            "The after command of the YAML does not run",
+        ]
 
     def test_arguments_win(self, settings: ApplicationSettings) -> None:
         request = self._asked(settings, after_command="other", command_timeout_s=300.0)
@@ -151,7 +173,7 @@ class TestYaml:
     def test_without_a_target_in_the_yaml_they_go_with_any_but_a_local_one(
         self, settings: ApplicationSettings
     ) -> None:
-        settings = replace(settings, restore=replace(settings.restore, target=None))
+        settings = replace(settings, restore=settings.restore.model_copy(update={"target": None}))
         assert self._asked(settings, target="any:1").before_command == "stop it"
         assert self._asked(settings, target="local").before_command is None
 
@@ -161,7 +183,7 @@ class TestEnvironment:
 
     def test_of_a_command_after(self, tmp_path: Path) -> None:
         file = tmp_path / "after"
-        own = CommandSettings(after=_printed(file))
+        own = RestoreSettings(after_command=_printed(file))
         commands.run_after(_stored(), own, report=lambda _: None)
         found = _environment(file)
         assert found.items() >= {**FACTS, "KSTREAMS_RESTORE_STEP": "after"}.items()
@@ -184,7 +206,7 @@ class TestEnvironment:
 
     def test_what_the_yaml_passes_on(self, tmp_path: Path) -> None:
         file = tmp_path / "after"
-        own = CommandSettings(after=_printed(file), pass_on=("KUBERNETES_TOKEN",))
+        own = RestoreSettings(after_command=_printed(file), pass_on=("KUBERNETES_TOKEN",))
         commands.run_after(_stored(), own, report=lambda _: None)
         found = _environment(file)
         assert found["KUBERNETES_TOKEN"] == "hunter5"
@@ -193,11 +215,15 @@ class TestEnvironment:
     def test_a_fact_that_no_environment_can_hold(self, tmp_path: Path) -> None:
         file = tmp_path / "after"
         row = replace(_stored(), group="sh\0op")
-        commands.run_after(row, CommandSettings(after=_printed(file)), report=lambda _: None)
+        commands.run_after(
+            row, RestoreSettings(after_command=_printed(file)), report=lambda _: None
+        )
         assert _environment(file)["KSTREAMS_RESTORE_GROUP"] == "shop"
 
     def test_of_a_drill(self, settings: ApplicationSettings, tmp_path: Path) -> None:
-        drill = DrillSettings(command=("app", "{state_dir}"), environment={"MINE": "1"})
+        drill = DrillSettings(
+            command=("app", "{client_properties}", "{state_dir}"), environment={"MINE": "1"}
+        )
         command = drill_command(
             replace(settings, drill=drill),
             connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"),

@@ -13,15 +13,15 @@ from typing import Self
 import pytest
 from pydantic import SecretStr
 
-from kstreams_assets.errors import ConfigurationError, RestoreCommandError
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
-from kstreams_assets.kafka.secret import Secret
+from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.restore import commands
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.settings import ApplicationSettings, CommandSettings, VerifyExtent
-from kstreams_assets.warehouse.restores import RestoreState
+from kstreams_assets.secret import Secret
+from kstreams_assets.settings import ApplicationSettings, RestoreSettings, VerifyExtent
 from tests.restore import outcomes
 from tests.timing import eventually
 
@@ -93,7 +93,7 @@ def _before(
 def _after(command: str | None, *, timeout_s: float = 60) -> list[str]:
     said: list[str] = []
     restore = outcomes.stored(outcomes.plan(RestoreRequest()), RestoreState.COMMITTED)
-    given = CommandSettings(after=command, timeout_s=timeout_s)
+    given = RestoreSettings(after_command=command, command_timeout_seconds=timeout_s)
     commands.run_after(restore, given, report=said.append)
     return said
 
@@ -124,7 +124,7 @@ class TestBefore:
         cluster.states = [RUNNING, RUNNING, RUNNING, EMPTY]
         _, said = _before(settings, "true")
         assert cluster.asked == 4
-        assert said.count("Group shop is Stable still; waiting until it is empty.") == 1
+        assert said.count("Group shop is still Stable; waiting until it is empty.") == 1
         assert len(cluster.planned) == 1
 
     def test_a_group_that_is_not_there_is_empty(
@@ -146,7 +146,7 @@ class TestBefore:
     def test_a_failure_stops_the_restore(
         self, settings: ApplicationSettings, cluster: _Cluster
     ) -> None:
-        with pytest.raises(RestoreCommandError, match="ended with exit code 3") as raised:
+        with pytest.raises(KStreamsAssetsError, match="ended with exit code 3") as raised:
             _before(settings, python("import sys; sys.exit(3)"))
         assert "The before command" in str(raised.value)
         assert "No record was written." in str(raised.value)
@@ -165,16 +165,16 @@ class TestAfter:
         assert said[-1].startswith("The after command is done after ")
 
     def test_a_failure_says_that_the_restore_is_done(self) -> None:
-        with pytest.raises(RestoreCommandError) as raised:
+        with pytest.raises(KStreamsAssetsError) as raised:
             _after("false")
         text = str(raised.value)
         assert "The after command ended with exit code 1: false." in text
-        assert "Restore point-1-0123abcd is done all the same" in text
-        assert "writes nothing twice" not in text
+        assert "Restore point-1-0123abcd is complete: its group offsets are committed" in text
+        assert "writes no record twice" not in text
 
     def test_of_a_restore_of_an_earlier_release(self) -> None:
         restore = outcomes.stored(outcomes.plan(RestoreRequest()), RestoreState.COMMITTED)
-        commands.run_after(replace(restore, request="{}"), report=pytest.fail)
+        commands.run_after(replace(restore, request="{}"), RestoreSettings(), report=pytest.fail)
 
 
 class TestOutput:
@@ -192,9 +192,9 @@ class TestOutput:
 
     def test_it_is_shown_of_a_failure_as_well(self) -> None:
         said: list[str] = []
-        given = CommandSettings(after=python("import sys; sys.exit('no such namespace')"))
+        given = RestoreSettings(after_command=python("import sys; sys.exit('no such namespace')"))
         restore = outcomes.stored(outcomes.plan(RestoreRequest()), RestoreState.COMMITTED)
-        with pytest.raises(RestoreCommandError):
+        with pytest.raises(KStreamsAssetsError, match="The after command ended with exit code"):
             commands.run_after(restore, given, report=said.append)
         assert said[-1] == "  no such namespace"
 
@@ -203,7 +203,7 @@ class TestOutput:
         said = "\n".join(_after(f"echo {secret} it is"))
         assert "it is" in said
         assert secret not in said
-        with pytest.raises(RestoreCommandError) as raised:
+        with pytest.raises(KStreamsAssetsError) as raised:
             _after(f"false {secret}")
         assert secret not in str(raised.value)
 
@@ -243,7 +243,7 @@ def _is_alive(pid: int) -> bool:
 def test_a_command_that_takes_too_long_is_killed_with_its_children(child: Path) -> None:
     text = f"sleep 300 & echo $! > {shlex.quote(str(child))}; echo begun; wait"
     began = time.monotonic()
-    with pytest.raises(RestoreCommandError, match="did not end within 4 s and was killed"):
+    with pytest.raises(KStreamsAssetsError, match="did not end within 4 s and was killed"):
         _after(shlex.join(["sh", "-c", text]), timeout_s=4)
     assert time.monotonic() - began < 60  # the command takes 300 s
     assert eventually(lambda: not _is_alive(int(child.read_text())))

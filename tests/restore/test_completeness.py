@@ -16,13 +16,14 @@ from kstreams_assets.completeness.on_restores import (
     require_none_blocks,
     results_of_restore,
 )
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
+from kstreams_assets.errors import KStreamsAssetsError, RestoreIncompleteError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
+from kstreams_assets.model.rule_results import Outcome, RuleKind, RuleResult
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 from tests.completeness.outcomes import result, rule
 from tests.restore import outcomes
 from tests.restore.outcomes import ORDERS
@@ -52,7 +53,7 @@ def restored(state: RestoreState = RestoreState.VERIFIED, **asked: Any) -> Store
 
 def stored(settings: ApplicationSettings, *results: RuleResult) -> None:
     """Put results where an evaluation puts them."""
-    ResultsTable(settings.warehouse).record(results)
+    Repository.open(settings).results.record(results)
 
 
 def evaluated(outcome: Outcome, name: str = LOST, **more: Any) -> RuleResult:
@@ -99,7 +100,7 @@ def test_rules_that_do_not_block_never_do(settings: ApplicationSettings) -> None
 
 
 def test_a_recomputed_store_blocks(settings: ApplicationSettings) -> None:
-    recomputed = (Recomputation("totals", ORDERS, "_key"),)
+    recomputed = (Recomputation(store="totals", source=ORDERS),)
     only = replace(settings, completeness=(), recomputed=recomputed)
     with pytest.raises(RestoreIncompleteError, match="recompute_totals was not evaluated"):
         require_complete(only, restored())
@@ -196,7 +197,7 @@ class TestNothingToEvaluate:
     def test_only_what_was_verified(
         self, settings: ApplicationSettings, state: RestoreState
     ) -> None:
-        with pytest.raises(RestoreNotVerifiedError, match=state.value):
+        with pytest.raises(KStreamsAssetsError, match=f"is {state}: completeness check is refused"):
             evaluate_restore(settings, restored(state), NOWHERE, spark=_NoSpark())
 
 

@@ -13,11 +13,11 @@ from confluent_kafka import Producer
 from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.errors import KStreamsAssetsError, StoredDataError
 from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreState
 from tests.backup.reading import newest_files
 from tests.restore.trial import own_names, restored
 from tests.store.place import edited, warehouse_at
@@ -139,7 +139,7 @@ def test_every_damage_is_noticed(
     assert [str(refusal) for refusal in plan.refusals] == []
     targets = {topic.target for topic in plan.topics}
     orders, totals = (
-        next(t.name for t in settings.topics if t.has_role(role))
+        next(t.name for t in settings.topics if role in t.roles)
         for role in (TopicRole.INPUT, TopicRole.CHANGELOG)
     )
     said: dict[str, str] = {}
@@ -171,7 +171,7 @@ def test_every_damage_is_noticed(
 def test_a_changed_snapshot_is_not_restored(
     workbench: Workbench, settings: ApplicationSettings
 ) -> None:
-    totals = next(t.name for t in settings.topics if t.has_role(TopicRole.CHANGELOG))
+    totals = next(t.name for t in settings.topics if TopicRole.CHANGELOG in t.roles)
     application = replace(settings.application, stores=(Store("totals", totals),))
     settings = replace(settings, application=application)
 

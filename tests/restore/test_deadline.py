@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from kstreams_assets.errors import RestoreDeadlineError
-from kstreams_assets.restore.deadline import within
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.restore.deadline import Deadline, within
 from spark_resources.failures import SparkJobError
 
 
@@ -25,9 +25,16 @@ def _work() -> str:
     return "done"
 
 
+def _after(seconds: float, ended: list[str] | None = None) -> Deadline:
+    return Deadline(seconds, lambda: (ended if ended is not None else []).append("interrupted"))
+
+
 @pytest.mark.parametrize("deadline_s", [None, 60.0])
 def test_work_that_is_in_time(deadline_s: float | None) -> None:
-    assert within(deadline_s, _work, restore_id="r") == "done"
+    ended: list[str] = []
+    deadline = None if deadline_s is None else _after(deadline_s, ended)
+    assert within(deadline, _work, restore_id="r") == "done"
+    assert ended == []
 
 
 def test_a_failure_is_its_own() -> None:
@@ -35,7 +42,7 @@ def test_a_failure_is_its_own() -> None:
         raise SparkJobError("no memory")
 
     with pytest.raises(SparkJobError, match="no memory"):
-        within(60.0, fails, restore_id="r")
+        within(_after(60.0), fails, restore_id="r")
 
 
 def test_ctrl_c_is_still_ctrl_c() -> None:
@@ -43,14 +50,14 @@ def test_ctrl_c_is_still_ctrl_c() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        within(60.0, interrupted, restore_id="r")
+        within(_after(60.0), interrupted, restore_id="r")
 
 
 @pytest.mark.parametrize(
     "kind", ["sleeps", "waits for a thread", "fails on its way out", "is caught"]
 )
 def test_work_that_is_not_in_time_is_ended(kind: str) -> None:
-    cleaned = []
+    cleaned: list[str] = []
 
     def work() -> None:
         # A rule that Spark failed on is a result, not an error.
@@ -64,13 +71,13 @@ def test_work_that_is_not_in_time_is_ended(kind: str) -> None:
                     raise SparkJobError("the job was cancelled") from None
                 raise
             finally:
-                cleaned.append(True)
+                cleaned.append("cleaned")
 
     began = time.monotonic()
-    with pytest.raises(RestoreDeadlineError) as raised:
-        within(0.2, work, restore_id="point-1-0123abcd")
+    with pytest.raises(KStreamsAssetsError, match="was not verified") as raised:
+        within(_after(0.2, cleaned), work, restore_id="point-1-0123abcd")
     assert time.monotonic() - began < 30
-    assert cleaned == [True]
+    assert cleaned == ["cleaned", "interrupted"]
     text = str(raised.value)
     assert "Restore point-1-0123abcd was not verified within 0.2 s (--deadline)" in text
     assert "No group offset was committed" in text
@@ -81,7 +88,7 @@ def test_work_that_is_not_in_time_is_ended(kind: str) -> None:
 
 def test_another_timer_of_the_process_goes_on() -> None:
     with _timer(300.0):
-        within(60.0, _work, restore_id="r")
+        within(_after(60.0), _work, restore_id="r")
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 300.0
 
 

@@ -18,17 +18,14 @@ from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, Stor
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.restore.request import ChangelogSource
-from kstreams_assets.warehouse.point import Guarantee, Method
 from spark_resources.resource import SparkSessionResource
 from tests.restore.control import newest
-from tests.restore.joined_comparison import (
-    counted,
-    differences_at_least_once,
-    differences_of_exact,
-)
+from tests.restore.joined_comparison import counted, differences_at_least_once, differences_of_exact
 from tests.restore.joined_run import BROKER, Case, JoinedRun, run_joined_app
-from tests.restore.trial import connection_to, end_of, own_names, restore, with_snapshots, without
+from tests.restore.trial import end_of, own_names, restore, with_snapshots, without
+from tests.streams.cluster import connection_to
 
 pytestmark = [
     pytest.mark.kafka,

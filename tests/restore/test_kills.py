@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.memory import python_workers
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.restore.request import ChangelogSource
-from kstreams_assets.warehouse.restores import RestoreState
 from spark_resources.resource import SparkSessionResource
+from tests.repository.disk import on_disk
 from tests.restore.control import read
 from tests.restore.killing import (
     PARTITIONS,
@@ -30,6 +30,7 @@ from tests.restore.killing import (
     Restoring,
     await_moment,
     make_source,
+    workers_reading,
 )
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record
@@ -168,6 +169,7 @@ def test_spark_task_killed_at_ten_moments(
     attempts: Attempts, target: KafkaCluster, spark: SparkSessionResource
 ) -> None:
     _ = spark.spark_session
+    records = on_disk(attempts.source.settings.warehouse.root)
     for share in attempts.moments():
         failures: list[KStreamsAssetsError | RuntimeError] = []
         thread = threading.Thread(target=_try, args=(attempts.current, spark, failures))
@@ -177,7 +179,7 @@ def test_spark_task_killed_at_ten_moments(
             ended=lambda thread=thread: not thread.is_alive(),
             timeout_s=120,
         )
-        if came and (workers := python_workers(spark.jvm_pid())):
+        if came and (workers := workers_reading(spark.jvm_pid(), records)):
             with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
                 os.kill(max(workers, key=_cpu_ticks), signal.SIGKILL)
         thread.join(180)

@@ -5,12 +5,11 @@ from confluent_kafka import Producer
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.names import LONGEST_NAME
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.kafka.admin import TopicSpec
+from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.restores import RestoreState
 from tests.restore.trial import restored
 from tests.streams.workbench import Workbench
 
@@ -27,7 +26,6 @@ def _filled(begin: str, end: str, length: int) -> str:
 @pytest.mark.usefixtures("closed_in_order")
 def test_names_of_249_characters(workbench: Workbench) -> None:
     """What is restored has long names, too: a disk takes 255 bytes, and files have endings."""
-    workbench.settings = BackupSettings()  # little to read: in this process
     suffix = f"-{workbench.application_id[-6:]}"
     workbench.application_id = _filled("app-", suffix, LONGEST_NAME - len("-s-changelog"))
     orders = _filled("orders-", suffix, LONGEST_NAME - len(PREFIX))

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredMap, StoredRestore
 from kstreams_assets.offsets import OffsetMap, OffsetRun, TopicPartitionId
 from kstreams_assets.restore.group_offsets import differing_offsets, mapped_offsets, read_topics
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredMap, StoredRestore
 from tests.backup.samples import point
 from tests.restore import outcomes
 from tests.restore.outcomes import BETWEEN, ORDERS, TOTALS
@@ -59,6 +59,12 @@ def test_to_recompute_it_begins_at_the_first_record_of_what_it_reads() -> None:
     between = replace(rebuilt.topics[1], roles=roles)
     several = replace(rebuilt, topics=(rebuilt.topics[0], between))
     assert [o.offset for o in mapped_offsets(several, POINT, MAPS)] == [3, 4]
+
+
+def test_logs_commit_no_offset_of_the_application() -> None:
+    logs = restore(RestoreMode.LOGS)
+    assert read_topics(logs) == set()
+    assert mapped_offsets(logs, POINT, MAPS) == ()
 
 
 def test_every_difference_is_named() -> None:

@@ -12,15 +12,17 @@ import pytest
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.request import InputsExtent, RestoreRequest
 from kstreams_assets.settings import VerifyExtent
-from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
-from kstreams_assets.warehouse.restores import OffsetMapsTable
 from spark_resources.resource import SparkSessionResource
 from tests.restore.control import by_key, differences
 from tests.restore.order_run import IN_FLIGHT, OrderRun, go_on
-from tests.restore.trial import Restored, connection_to, own_names, restore, without
+from tests.restore.trial import Restored, own_names, restore, without
 from tests.restore.wide_run import WideRun
+from tests.streams.cluster import connection_to
 from tests.streams.orders import totals
 from tests.streams.wide_app import WideApp, WideTopics
 
@@ -43,8 +45,8 @@ def orders_counted(run: OrderRun, restored: Restored | None = None) -> int:
 
 def mapped(restored: Restored, point: RecoveryPoint) -> list[GroupOffset]:
     """The group's offsets of another point, in offsets of the target."""
-    table = OffsetMapsTable(restored.run.settings.warehouse)
-    maps = table.load(restored.plan.application_id, restored.plan.restore_id)
+    table = Repository(restored.run.settings.warehouse, restored.plan.application_id).offset_maps
+    maps = table.load(restored.plan.restore_id)
     by_source = {(id_.topic, id_.partition): stored for id_, stored in maps.items()}
     found = []
     for offset in point.group_offsets:

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
 from kstreams_assets.restore.after import next_steps
 from kstreams_assets.texts import duration
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
 
 POINT_AT_MS = 1_795_262_400_000  # 2026-11-21 12:00 UTC
 RESTORE = StoredRestore(
@@ -52,12 +52,12 @@ def told(restore: StoredRestore = RESTORE) -> str:
 def test_what_to_do_in_order() -> None:
     text = told()
     steps = [
-        "`<state.dir>/orders2` on **every** instance, standbys too",
+        "`<state.dir>/orders2` on **every** instance, including standbys",
         "`application.id=orders2` and `bootstrap.servers=new:9092` before 2026-11-28 13:00 UTC",
         "`kstreams-assets restore watch --app YAML --restore point-1-abcdef01`",
         "**Replay**",
         "`kstreams-assets restore finish --app YAML --restore point-1-abcdef01`",
-        "`kstreams-assets restore rollback --app YAML --restore point-1-abcdef01`",
+        "`kstreams-assets restore previous-offsets --app YAML --restore point-1-abcdef01`",
     ]
     places = [text.index(step) for step in steps]
     assert places == sorted(places)
@@ -101,3 +101,12 @@ def test_a_local_cluster_is_only_looked_at() -> None:
 )
 def test_durations(length_ms: int, words: str) -> None:
     assert duration(length_ms) == words
+
+
+def test_after_logs_nothing_is_said_of_starting_the_application_as_restored() -> None:
+    text = told(replace(RESTORE, mode=RestoreMode.LOGS, committed=()))
+    assert "restore group-offsets --app YAML --restore point-1-abcdef01 GROUP --commit" in text
+    assert "`kstreams-assets restore finish --app YAML --restore point-1-abcdef01`" in text
+    assert "No offset of group `orders2` was committed." in text
+    assert "Delete local state" not in text
+    assert "restore watch" not in text

@@ -26,8 +26,8 @@ from examples.streams.application import ExampleApplication
 from kstreams_assets.cli.discover import discover
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.model.point import Guarantee
 from kstreams_assets.restore.request import ChangelogSource
-from kstreams_assets.warehouse.point import Guarantee
 from spark_resources.resource import SparkSessionResource
 from tests.examples.orders_created.records import count_by_customer, created, orders_of
 from tests.restore.control import read

@@ -10,16 +10,10 @@ from typing import Final
 import pytest
 
 from examples.orders_created.orders import TOPIC
-from examples.orders_risk_scoring.application import (
-    CANDIDATES,
-    ERROR,
-    EXAMPLE,
-    FILTERED_OUT,
-    STORE,
-)
+from examples.orders_risk_scoring.application import CANDIDATES, ERROR, EXAMPLE, FILTERED_OUT, STORE
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.model.point import Guarantee
 from kstreams_assets.restore.request import ChangelogSource
-from kstreams_assets.warehouse.point import Guarantee
 from spark_resources.resource import SparkSessionResource
 from tests.examples.orders_created.records import created, orders_of
 from tests.restore.example_definition import Definition

@@ -1,32 +1,22 @@
 """restore/other_groups.py: offsets of other consumer groups, mapped, from files and clusters."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kstreams_assets.errors import (
-    ConfigurationError,
-    GroupOffsetsFileError,
-    RestoreError,
-    RestoreNotVerifiedError,
-)
-from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
+from kstreams_assets.model.groups import ConsumerGroup, GroupOffset
+from kstreams_assets.model.restores import PartitionProduced, RestoreState, StoredMap
 from kstreams_assets.offsets import CommittedOffset, OffsetMap, OffsetRun, TopicPartitionId
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.group_offsets import (
     commit_other_group,
     map_offsets,
     offsets_from_file,
     offsets_on_source,
 )
-from kstreams_assets.warehouse.restores import (
-    OffsetMapsTable,
-    PartitionProduced,
-    RestoreState,
-    StoredMap,
-)
-from tests.restore.after_commit import AfterCommit, after_commit, now_ms
+from tests.restore.after_commit import AfterCommit, now_ms
 from tests.streams.cluster import unique_name
 
 SOURCE = TopicPartitionId("out", 0)
@@ -48,29 +38,27 @@ MAP = StoredMap(TARGET, OffsetMap([OffsetRun(10, 0, 5), OffsetRun(17, 5, 3)], 8)
     ],
 )
 def test_mapped(offset: int, target: int, unread: int, is_beyond: bool) -> None:
-    offsets = {SOURCE: CommittedOffset(offset, "its own", leader_epoch=4)}
-    mapped = map_offsets({SOURCE: MAP}, offsets, {SOURCE: 21})
+    reader = ConsumerGroup("reader", (GroupOffset("out", 0, offset, "its own"),))
+    mapped = map_offsets({SOURCE: MAP}, reader, {SOURCE: 21})
     (of_out,) = mapped.offsets
-    assert mapped.to_commit == {TARGET: CommittedOffset(target, "its own")}
+    assert mapped.as_group("reader").committed == {TARGET: CommittedOffset(target, "its own")}
     assert (of_out.unread, of_out.is_beyond) == (unread, is_beyond)
     assert mapped.not_restored == ()
 
 
 def test_partitions_that_were_not_restored_are_told_and_get_nothing() -> None:
     other = TopicPartitionId("out", 1)
-    offsets = {other: CommittedOffset(3, ""), SOURCE: CommittedOffset(10, "")}
-    mapped = map_offsets({SOURCE: MAP}, offsets, {})
+    offsets = (GroupOffset("out", 0, 10, ""), GroupOffset("out", 1, 3, ""))
+    mapped = map_offsets({SOURCE: MAP}, ConsumerGroup("reader", offsets), {})
     assert mapped.not_restored == (other,)
-    assert mapped.to_commit.keys() == {TARGET}
+    assert mapped.as_group("reader").committed.keys() == {TARGET}
 
 
 def test_offsets_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "offsets.csv"
     file.write_text('topic,partition,offset,metadata\nout,0,12,"a,b"\n\n"out",1,0\n', "utf-8")
-    assert offsets_from_file(file) == {
-        TopicPartitionId("out", 0): CommittedOffset(12, "a,b"),
-        TopicPartitionId("out", 1): CommittedOffset(0, ""),
-    }
+    offsets = (GroupOffset("out", 0, 12, "a,b"), GroupOffset("out", 1, 0, ""))
+    assert offsets_from_file(file, "reader") == ConsumerGroup("reader", offsets)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +67,7 @@ def test_offsets_from_a_file(tmp_path: Path) -> None:
         ("out,0\n", "line 1: 2 columns"),
         ("out,0,1\nout,x,1\n", "line 2: partition 'x', offset '1'"),
         ("out,0,-1\n", "line 1: partition '0', offset '-1'"),
-        ("out,0,1\nout,0,2\n", "line 2: out-0 is there twice"),
+        ("out,0,1\nout,0,2\n", "line 2: out-0 is listed twice"),
         (",0,1\n", "line 1: no topic"),
         ("topic,partition,offset\n", "no offsets in it"),
     ],
@@ -87,20 +75,14 @@ def test_offsets_from_a_file(tmp_path: Path) -> None:
 def test_files_that_are_wrong(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "offsets.csv"
     file.write_text(text, "utf-8")
-    with pytest.raises(GroupOffsetsFileError) as refused:
-        offsets_from_file(file)
+    with pytest.raises(ConfigurationError) as refused:
+        offsets_from_file(file, "reader")
     assert told in str(refused.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(GroupOffsetsFileError, match="No such file"):
-        offsets_from_file(tmp_path / "offsets.csv")
-
-
-@pytest.fixture
-def bench(kafka_cluster: LocalCluster, tmp_path: Path) -> Iterator[AfterCommit]:
-    with after_commit(kafka_cluster.bootstrap_servers, tmp_path / "warehouse") as bench:
-        yield bench
+    with pytest.raises(ConfigurationError, match="No such file"):
+        offsets_from_file(tmp_path / "offsets.csv", "reader")
 
 
 @pytest.mark.kafka
@@ -116,17 +98,18 @@ def test_committed_on_the_target(bench: AfterCommit) -> None:
         resumed=0,
         end=8,
     )
-    OffsetMapsTable(bench.settings.warehouse).record(
-        restore.application_id, restore.restore_id, [produced]
+    Repository(bench.settings.warehouse, restore.application_id).offset_maps.record(
+        restore.restore_id, [produced]
     )
     group, elsewhere = unique_name("reader"), TopicPartitionId(target, 0)
     bench.cluster.commit_group_offsets(group, {elsewhere: CommittedOffset(3, "")})
-    offsets = {
+    committed = {
         TopicPartitionId(source, 1): CommittedOffset(16, "\u00e9 metadata", leader_epoch=9),
         TopicPartitionId(source, 2): CommittedOffset(1, ""),
     }
+    reader = ConsumerGroup.of(group, committed)
     mapped = commit_other_group(
-        bench.settings, restore, bench.cluster, group=group, offsets=offsets
+        bench.settings, restore, bench.cluster, group=reader, target_group=group
     )
     assert mapped.not_restored == (TopicPartitionId(source, 2),)
     assert bench.cluster.group_offsets(group) == {
@@ -135,12 +118,12 @@ def test_committed_on_the_target(bench: AfterCommit) -> None:
     }
     with pytest.raises(ConfigurationError, match="application's own"):
         commit_other_group(
-            bench.settings, restore, bench.cluster, group=bench.group, offsets=offsets
+            bench.settings, restore, bench.cluster, group=reader, target_group=bench.group
         )
     unverified = replace(restore, state=RestoreState.PRODUCED)
-    with pytest.raises(RestoreNotVerifiedError):
+    with pytest.raises(KStreamsAssetsError, match="is produced: restore group-offsets is"):
         commit_other_group(
-            bench.settings, unverified, bench.cluster, group=unique_name("x"), offsets=offsets
+            bench.settings, unverified, bench.cluster, group=reader, target_group=unique_name("x")
         )
 
 
@@ -148,7 +131,7 @@ def test_committed_on_the_target(bench: AfterCommit) -> None:
 def test_offsets_on_the_source(bench: AfterCommit) -> None:
     id_ = TopicPartitionId(bench.topic(unique_name("out")), 0)
     group = unique_name("reader")
-    with pytest.raises(RestoreError, match=group):
+    with pytest.raises(KStreamsAssetsError, match=f"Group {group} has no committed offsets"):
         offsets_on_source(bench.settings, group)
     bench.cluster.commit_group_offsets(group, {id_: CommittedOffset(0, "m")})
-    assert offsets_on_source(bench.settings, group) == {id_: CommittedOffset(0, "m")}
+    assert offsets_on_source(bench.settings, group).committed == {id_: CommittedOffset(0, "m")}

@@ -1,7 +1,6 @@
 """Plans on real brokers: what is planned, all that is refused, and that nothing is written."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,72 +10,35 @@ from confluent_kafka.admin import (
     ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from examples.order_processor.application import OrderProcessor, create_topics
-from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
-from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.report import document, markdown
-from kstreams_assets.restore.request import InputsExtent, RestoreRequest
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import (
-    RestoreMode,
-    RestoresTable,
-    RestoreState,
-    StoredRestore,
-    StoredTopic,
-)
+from kstreams_assets.restore.request import InputsExtent
 from spark_resources.resource import SparkSessionResource
 from tests.backup.acls import Acls
 from tests.kafka.transacting import await_assignment
-from tests.restore.planned_application import (
-    AUTHORIZER,
-    BOB,
-    PlannedApplication,
-    connection_of_bob,
-    give,
-)
-from tests.streams.cluster import unique_name
-from tests.streams.workbench import Workbench
-from tests.timing import eventually
+from tests.restore.planned_application import PlannedApplication, give, planned_application
+from tests.streams.cluster import connection_to, unique_name
+from tests.streams.guarded import connection_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")
-def target_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Another cluster; by its inner listener everything is allowed, bob has no rights."""
-    with LocalCluster(
-        tmp_path_factory.mktemp("target"),
-        client_protocol="SASL_PLAINTEXT",
-        scram_users={"bob": BOB},
-        properties={**AUTHORIZER, "auto.create.topics.enable": "false"},
-    ) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
 def app(
     kafka_cluster: LocalCluster,
-    target_cluster: LocalCluster,
+    guarded_cluster: LocalCluster,
     spark: SparkSessionResource,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[PlannedApplication]:
     """The application, backed up."""
-    source = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
-    target = KafkaConnection(
-        bootstrap_servers=target_cluster.internal_bootstrap_servers, request_timeout_seconds=20
-    )
-    with KafkaCluster(source) as cluster:
-        warehouse = Warehouse(tmp_path_factory.mktemp("warehouse"))
-        bench = Workbench(cluster, warehouse, spark, unique_name("app"))
-        made = PlannedApplication(bench, target)
-        made.prepare()
+    source = connection_to(kafka_cluster.bootstrap_servers)
+    target = connection_to(guarded_cluster.internal_bootstrap_servers)
+    folder = tmp_path_factory.mktemp("warehouse")
+    with planned_application(source, spark, folder, target=target) as made:
         yield made
 
 
@@ -152,23 +114,6 @@ class TestPlanned:
         assert _topic(app, plan, "changelog").target == f"{other}-sums-changelog"
         assert _topic(app, plan, "orders").target == f"{other}.{app.names['orders']}"
 
-    def test_an_empty_topic_is_used_as_it_is(self, app: PlannedApplication) -> None:
-        with app.existing("orders", configs={"retention.ms": "1234"}) as name:
-            plan = app.plan()
-        assert plan.refusals == ()
-        topic = _topic(app, plan, "orders")
-        assert (topic.target, topic.exists) == (name, True)
-        assert topic.put_back["retention.ms"] == "1234"
-
-    def test_the_same_request_is_the_same_restore(self, app: PlannedApplication) -> None:
-        assert app.plan().restore_id == app.plan(point_id=app.points[0].id).restore_id
-        assert app.plan().restore_id != app.plan(inputs=InputsExtent.TAIL).restore_id
-
-    def test_shown_to_people_and_machines(self, app: PlannedApplication) -> None:
-        plan = app.plan()
-        assert app.names["changelog"] in markdown(plan)
-        assert document(plan)["records"] == 42
-
 
 class TestRefused:
     def test_the_source_cluster_itself(self, app: PlannedApplication) -> None:
@@ -181,16 +126,6 @@ class TestRefused:
             (text,) = app.refusals()
         assert text.startswith(f"topic {name}: It is not empty on the target: its logs hold 3")
 
-    def test_another_number_of_partitions(self, app: PlannedApplication) -> None:
-        with app.existing("changelog", partitions=3) as name:
-            (text,) = app.refusals()
-        assert f"topic {name}: It has 3 partition(s) on the target, the source had 2" in text
-
-    def test_log_append_time(self, app: PlannedApplication) -> None:
-        with app.existing("rates", configs={"message.timestamp.type": "LogAppendTime"}):
-            (text,) = app.refusals()
-        assert "LogAppendTime" in text
-
     @pytest.mark.parametrize(("limit", "refused"), [(50_000, True), (61_000, False)])
     def test_records_that_are_too_large(
         self, app: PlannedApplication, limit: int, refused: bool
@@ -199,42 +134,6 @@ class TestRefused:
             listed = app.refusals()
         assert len(listed) == refused
         assert all("largest record to restore takes 600" in text for text in listed)
-
-    def test_replicas_that_can_never_be_in_sync(self, app: PlannedApplication) -> None:
-        with app.existing("orders", configs={"min.insync.replicas": "2"}):
-            (text,) = app.refusals()
-        assert "min.insync.replicas is 2, but it has 1 replica(s)" in text
-
-    def test_timestamps_of_zero_or_below_are_none(self, app: PlannedApplication) -> None:
-        assert app.plan(point_id=app.points[1].id).refusals == ()
-
-    def test_a_time_before_all_points(self, app: PlannedApplication) -> None:
-        plan = app.plan(as_of_ms=app.points[0].taken_at_ms - 1)
-        assert (plan.point, plan.topics, plan.restore_id) == (None, (), "")
-        assert f"{app.points[0].id} after it" in plan.refusals[0].action
-
-    def test_a_point_that_is_not_backed_up(self, app: PlannedApplication) -> None:
-        (text,) = app.refusals(point_id=app.points[2].id)
-        assert "It is not covered by backups" in text
-        assert f"{app.newest_covered.id} before it" in text
-
-    def test_unknown_names(self, app: PlannedApplication) -> None:
-        listed = app.refusals(topics={"nothing": "x"}, exclude=("no-such-*",))
-        assert sorted(text.split(":")[0] for text in listed) == ["exclude", "topics"]
-
-    def test_a_name_that_kafka_does_not_take(self, app: PlannedApplication) -> None:
-        listed = app.refusals(prefix="a/")
-        assert len(listed) == 3
-        assert all("other characters" in text for text in listed)
-
-    def test_more_replicas_than_brokers(self, app: PlannedApplication) -> None:
-        (text,) = app.refusals(replication_factor=2)
-        assert "The target has 1 broker(s)" in text
-
-    def test_state_that_a_rebuild_would_go_on_from(self, app: PlannedApplication) -> None:
-        with app.existing("changelog", records=1) as name:
-            (text,) = app.refusals(mode=RestoreMode.REBUILD)
-        assert text.startswith(f"topic {name}: It is an internal topic")
 
     def test_everything_is_listed_together(self, app: PlannedApplication) -> None:
         configs = {"message.timestamp.type": "LogAppendTime"}
@@ -270,49 +169,13 @@ class TestGroup:
             assert f"group {group}: It is in use on the target (classic group" in text
             assert app.refusals() == []
 
-    def test_with_an_application_of_the_streams_protocol(
-        self, app: PlannedApplication, tmp_path: Path
-    ) -> None:
-        """librdkafka reports such a group as dead."""
-        servers, prefix = app.target.bootstrap_servers, unique_name("streams") + "."
-        create_topics(servers, topic_prefix=prefix)
-        with OrderProcessor(
-            servers,
-            state_dir=tmp_path / "state",
-            application_id=app.bench.application_id,
-            topic_prefix=prefix,
-            config={"group.protocol": "streams"},
-        ):
-            assert eventually(lambda: _of_live_group(app))
-            (text,) = _of_live_group(app)
-        assert "It is in use on the target (streams group" in text
-
-    def test_offsets_that_are_there_are_told(self, app: PlannedApplication) -> None:
-        with app.existing("orders") as name, app.on_target() as cluster:
-            offsets = {TopicPartitionId(name, 0): CommittedOffset(0, "")}
-            cluster.commit_group_offsets(app.bench.application_id, offsets)
-            plan = app.plan()
-            cluster.delete_group_offsets(app.bench.application_id, offsets)
-        assert plan.refusals == ()
-        assert any("has 1 committed offset(s) on the target" in note for note in plan.notes)
-
-
-def _of_live_group(app: PlannedApplication) -> list[str]:
-    """Without the check that nothing is written: the application itself does write."""
-    with app.on_target() as cluster:
-        state = cluster.group_state(app.bench.application_id)
-    if state is None or state.is_empty:
-        return []
-    plan = plan_restore(app.settings, app.request(), app.target)
-    return [str(refusal) for refusal in plan.refusals]
-
 
 class TestRights:
     def test_each_missing_one_is_named_and_with_all_of_them_it_is_planned(
-        self, app: PlannedApplication, target_cluster: LocalCluster
+        self, app: PlannedApplication, guarded_cluster: LocalCluster
     ) -> None:
-        bob, group = connection_of_bob(target_cluster), app.bench.application_id
-        acls = Acls(target_cluster.internal_bootstrap_servers)
+        bob, group = connection_of(guarded_cluster, "bob"), app.bench.application_id
+        acls = Acls(guarded_cluster.internal_bootstrap_servers)
         with app.existing("orders") as orders:
             text = "\n".join(app.refusals(target=bob))
             assert f"Not allowed: group_state on group {group}" in text
@@ -349,7 +212,7 @@ class TestUnfinished:
             records=orders.records,
             put_back={"retention.ms": "77"},
         )
-        RestoresTable(app.bench.warehouse).append(
+        Repository(app.bench.warehouse, plan.application_id).restores.append(
             StoredRestore(
                 application_id=plan.application_id,
                 restore_id=plan.restore_id,
@@ -376,7 +239,7 @@ class TestUnfinished:
             again = app.plan(newest=True, **accept)
             assert again.point == app.points[0]
             assert (again.restore_id, again.refusals) == (begun.restore_id, ())
-            assert any(f"Restore {begun.restore_id} was begun" in note for note in again.notes)
+            assert any(f"Restore {begun.restore_id} is unfinished" in note for note in again.notes)
             orders = _topic(app, again, "orders")
             assert (orders.exists, orders.put_back) == (True, {"retention.ms": "77"})
             other = app.plan(newest=True, inputs=InputsExtent.TAIL, **accept)
@@ -394,7 +257,3 @@ class TestUnfinished:
             begun = app.plan(**request)
             self._begin(app, begun, topic_id, RestoreState.FINISHED)
             assert app.plan(newest=True, **request).point == app.newest_covered
-
-
-def test_a_request_without_anything_is_a_dry_full_restore() -> None:
-    assert RestoreRequest().mode is RestoreMode.STATE

@@ -7,16 +7,16 @@ import pytest
 from kstreams_assets.app.model import Store
 from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.checks import Finding
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import OriginalHeaders, RestoreMode
 from kstreams_assets.offsets import CommittedOffset
+from kstreams_assets.repository.contents import Holding
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planner import make_plan, misread_buffers, plan_topics, restore_id
 from kstreams_assets.restore.preconditions import Facts
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.selection import Selection
 from kstreams_assets.settings import VerifyExtent
-from kstreams_assets.warehouse.contents import Holding
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import OriginalHeaders, RestoreMode
 from tests.restore.planning_samples import (
     ROLES,
     TARGET_CLUSTER,
@@ -79,6 +79,7 @@ class TestRestoreId:
         "changes",
         [
             {"mode": RestoreMode.REBUILD},
+            {"mode": RestoreMode.LOGS},
             {"inputs": InputsExtent.TAIL},
             {"application_id": "b"},
             {"prefix": "b"},
@@ -182,31 +183,33 @@ class TestNotes:
 
     def test_configs_that_are_not_known(self) -> None:
         found = findings(facts={})
-        assert _has_note(found, "shop-sums-repartition", "Kafka Streams gives")
+        assert _has_note(found, "shop-sums-repartition", "Kafka Streams repartition topic")
         repartition = _topics(found)["shop-sums-repartition"]
         assert repartition.configs["segment.bytes"] == "52428800"
 
     def test_configs_of_another_time_or_topic(self) -> None:
         later = findings(facts={"orders": noted("orders", {}, later=True)})
-        assert _has_note(later, "noted when a window ended after the point: orders")
+        assert _has_note(later, "recorded at the end of a window after the point: orders")
         recreated = findings(facts={"orders": noted("recreated", {})})
         assert _has_note(recreated, "configs of orders", "another topic of this name")
 
     def test_what_the_point_gives(self) -> None:
         weak = findings(status=status(Restores.AT_LEAST_ONCE))
-        assert _has_note(weak, "at least once")
-        assert _has_note(findings(status=status(Restores.UNPROVEN)), "not proved", "Because.")
+        assert _has_note(weak, "at_least_once")
+        assert _has_note(
+            findings(status=status(Restores.UNPROVEN)), "possibly incomplete", "Because."
+        )
         rebuilt = findings(
             RestoreRequest(mode=RestoreMode.REBUILD), status=status(Restores.AT_LEAST_ONCE)
         )
-        assert not _has_note(rebuilt, "at least once")
+        assert not _has_note(rebuilt, "at_least_once")
 
     def test_what_kafka_had_lost(self) -> None:
         found = findings(holdings={partition_of("orders"): Holding(lost=1234)})
         assert _has_note(found, "lost 1,234 offset(s) of orders")
 
     def test_another_application_id_and_headers(self) -> None:
-        assert _has_note(findings(RestoreRequest(application_id="b")), "goes on as b")
+        assert _has_note(findings(RestoreRequest(application_id="b")), "continues as b")
         headers = OriginalHeaders(timestamp=True)
         assert _has_note(findings(RestoreRequest(original_headers=headers)), "Headers are added")
 

@@ -11,13 +11,13 @@ from examples.order_processor.application import create_topics
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder, recorder_of
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
 from spark_resources.resource import SparkSessionResource
-from tests.restore.trial import Restored, Source, connection_to, restore, settings_of
-from tests.streams.cluster import unique_name
+from tests.restore.trial import Restored, Source, restore, settings_of
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.feed import Feed
 from tests.streams.orders import PARTITIONS, OrderTopics, order_processor, orders
 

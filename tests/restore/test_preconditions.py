@@ -8,16 +8,16 @@ import pytest
 
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.groups import GroupState
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
 from kstreams_assets.offsets import CommittedOffset
+from kstreams_assets.repository.contents import Holding
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import make_plan, plan_topics
 from kstreams_assets.restore.preconditions import Facts, changed_since, refusals
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import Selection
 from kstreams_assets.restore.target import TargetState
-from kstreams_assets.warehouse.contents import Holding
-from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 from tests.restore.planning_samples import (
     RIGHTS,
     SOURCE_CLUSTER,
@@ -77,8 +77,8 @@ class TestGroup:
         found = replace(findings(target=target(group=group)), request=request)
         assert _refusals(found) == []
         (note,) = [n for n in make_plan(found, ()).notes if "in use" in n]
-        assert note.startswith("Group shop is in use on the target (state Stable): the before")
-        assert "given 70 s to leave" in note
+        assert note.startswith("Group shop is in use on the target (state Stable). The before")
+        assert "do not leave within 70 s" in note
 
     def test_whose_members_are_not_counted(self) -> None:
         group = GroupState("shop", "streams", "NotReady", None)
@@ -119,7 +119,7 @@ class TestExistingTopics:
         ("topic", "remedy"),
         [
             ("orders", "--exclude orders --inputs-are-at mapped"),
-            ("totals", "Run this restore with --exclude totals:"),
+            ("totals", "Run this restore with --exclude totals to keep"),
         ],
     )
     def test_restored_with_another_application(self, topic: str, remedy: str) -> None:
@@ -133,7 +133,7 @@ class TestExistingTopics:
     def test_about_to_be_written_by_another_applications_restore(self) -> None:
         other = stored(application_id="billing", restore_id="b0-99")
         text = _only(_existing(), writers={"orders-there": other})
-        assert "restore b0-99 of application billing has begun to write it" in text
+        assert "restore b0-99 of application billing has started to write it" in text
         done = replace(other, state=RestoreState.FINISHED)
         assert _refusals(_existing(), writers={"orders-there": done}) == []
 
@@ -185,7 +185,7 @@ class TestThisRestore:
 
     def test_more_than_it_writes(self) -> None:
         found = findings(target=target(there("orders", ends=(6,))), stored=self.BEGUN)
-        assert "ends at offset 6, this restore would end at 5: somebody else" in _only(found)
+        assert "ends at offset 6; this restore would end at 5: another process" in _only(found)
 
     def test_less_than_it_wrote(self) -> None:
         known = there("orders", starts=(2,), ends=(4,))
@@ -224,7 +224,7 @@ class TestHandedOver:
         [
             (5, {"group": GroupState("shop", "streams", "Stable", 2)}, "group shop is"),
             (5, {"group_offsets": {partition_of("orders"): CommittedOffset(4, "")}}, "offsets"),
-            (8, {}, "1 topic(s) have grown"),
+            (8, {}, "1 topic(s) have newer records"),
         ],
     )
     def test_is_named_instead_of_somebody_elses_records(
@@ -235,7 +235,7 @@ class TestHandedOver:
         assert text.startswith("restore begun: It was committed at 1970-01-01")
         assert sign in text
         assert "restore watch" in text
-        assert "somebody else" not in text
+        assert "another process" not in text
 
     def test_as_it_was_left_it_may_be_run_again(self) -> None:
         offsets = {partition_of("orders"): CommittedOffset(3, "")}
@@ -245,7 +245,7 @@ class TestHandedOver:
     def test_one_that_was_never_committed_is_not(self) -> None:
         verified = replace(self.DONE, state=RestoreState.VERIFIED, committed=None)
         here = target(there("orders", ends=(8,)))
-        assert "somebody else has written to it" in _only(findings(target=here, stored=verified))
+        assert "another process has written to it" in _only(findings(target=here, stored=verified))
 
 
 class TestChangedSince:
@@ -268,13 +268,13 @@ class TestChangedSince:
     @pytest.mark.parametrize(
         ("then", "now", "how"),
         [
-            (target(), target(there("orders")), "it is absent, now that it begins it has id"),
-            (target(there("orders")), target(), "now that it begins it is absent"),
+            (target(), target(there("orders")), "it is absent; now it has id"),
+            (target(there("orders")), target(), "now it is absent"),
             (target(there("orders")), target(there("orders", topic_id="anew")), "has id anew"),
             (
                 target(there("orders")),
                 target(there("orders", starts=(7,), ends=(7,))),
-                "ended at 0 when the restore was planned, now that it begins it ends at 7",
+                "ended at offset 0 at planning time; now it ends at 7",
             ),
         ],
     )
@@ -304,7 +304,7 @@ class TestChangedSince:
         fewer = replace(found, holdings={**found.holdings, partition_of("orders"): Holding()})
         now = make_plan(fewer, plan_topics(fewer)[0])
         (refusal,) = changed_since(then, now, None)
-        assert "0 records are to be restored, 5 were planned" in refusal.found
+        assert "The restore now has 0 records; the plan had 5" in refusal.found
 
 
 class TestSourceCluster:
@@ -315,7 +315,7 @@ class TestSourceCluster:
     def test_where_the_topics_are_still(self) -> None:
         text = _only(self._found("orders", "totals"))
         assert f"cluster {SOURCE_CLUSTER}: It is the source cluster" in text
-        assert "these topics still: orders, totals." in text
+        assert "still has these topics: orders, totals." in text
 
     def test_topics_that_are_gone_may_come_back(self) -> None:
         assert _refusals(self._found()) == []

@@ -10,9 +10,9 @@ import pytest
 from kstreams_assets.app.model import AppTopic, Store
 from kstreams_assets.app.rules import Place, Recomputation
 from kstreams_assets.completeness.on_restores import rules_on_restores, why_not_judged
+from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 from tests.completeness.outcomes import rule
 from tests.restore import outcomes
 from tests.restore.outcomes import BETWEEN, ORDERS, TOPICS, TOTALS
@@ -32,7 +32,7 @@ def settings(tmp_path: Path) -> ApplicationSettings:
         application=application,
         topics=TOPICS,
         completeness=(SQL, BALANCE, ELSEWHERE),
-        recomputed=(Recomputation("totals", ORDERS, "_key", through=BETWEEN),),
+        recomputed=(Recomputation(store="totals", source=ORDERS, through=BETWEEN),),
     )
 
 
@@ -62,9 +62,22 @@ def test_of_a_whole_restore_every_rule_is_judged(settings: ApplicationSettings) 
     ("restore", "rules", "text"),
     [
         (restored(mode=RestoreMode.REBUILD), {"sql", "balance", "recompute_totals"}, "rebuild"),
-        (restored(*TOPICS[::2]), {"balance", "recompute_totals"}, f"leaves out {BETWEEN}"),
-        (restored(*TOPICS[:2]), {"sql", "balance", "recompute_totals"}, f"leaves out {TOTALS}"),
-        (restored(inputs="tail"), {"sql", "recompute_totals"}, f"Only the tail of {ORDERS}"),
+        (restored(mode=RestoreMode.LOGS), {"sql", "balance", "recompute_totals"}, "mode logs"),
+        (
+            restored(*TOPICS[::2]),
+            {"balance", "recompute_totals"},
+            f"reads {BETWEEN}, which the restore does not contain",
+        ),
+        (
+            restored(*TOPICS[:2]),
+            {"sql", "balance", "recompute_totals"},
+            f"reads {TOTALS}, which the restore does not contain",
+        ),
+        (
+            restored(inputs="tail"),
+            {"sql", "recompute_totals"},
+            f"reads {ORDERS}, but only its tail",
+        ),
         (restored(changelog_source="snapshot"), set(), ""),
     ],
 )
@@ -79,5 +92,5 @@ def test_what_is_not_there_cannot_be_judged(
 def test_a_log_that_was_written_from_a_snapshot(settings: ApplicationSettings) -> None:
     on_the_log = replace(settings, completeness=(rule("log", views=[TOTALS]),), recomputed=())
     found = not_judged(on_the_log, restored(changelog_source="snapshot"))
-    assert "one record of each key" in found["log"]
+    assert "one record per key" in found["log"]
     assert not_judged(on_the_log, restored()) == {}

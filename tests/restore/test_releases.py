@@ -10,7 +10,7 @@ import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.point import Guarantee, Method
+from kstreams_assets.model.point import Guarantee, Method
 from spark_resources.jars import verify_jars
 from spark_resources.resource import SparkSessionResource
 from tests.recovery.trial import (
@@ -27,15 +27,8 @@ from tests.recovery.trial import (
 )
 from tests.restore.control import by_key, newest
 from tests.restore.releases import CASES, Release, passed
-from tests.restore.trial import (
-    Restored,
-    Source,
-    SourceRun,
-    connection_to,
-    own_names,
-    restore,
-    settings_of,
-)
+from tests.restore.trial import Restored, Source, SourceRun, own_names, restore, settings_of
+from tests.streams.cluster import connection_to
 from tests.streams.oracle_app import OracleApp, OracleTopics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]

@@ -2,19 +2,24 @@
 
 import json
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from kstreams_assets.checks import Finding
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import RestoreMode
+from kstreams_assets.repository.contents import Holding
+from kstreams_assets.restore import report
+from kstreams_assets.restore.after import outcome
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
 from kstreams_assets.restore.planner import make_plan, plan_topics
 from kstreams_assets.restore.preconditions import Facts
-from kstreams_assets.restore.report import bytes_text, document, markdown
+from kstreams_assets.restore.report import bytes_text, document, markdown, result_document
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
+from kstreams_assets.restore.result import RestoreResult
 from kstreams_assets.restore.selection import Selection
-from kstreams_assets.warehouse.contents import Holding
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import RestoreMode
+from tests.restore import outcomes
 from tests.restore.planning_samples import findings, partition_of, point, target, there
 
 TAKEN_MS = point().taken_at_ms
@@ -32,16 +37,16 @@ def _report(found: Facts | None = None, *refusals: Finding, age_ms: int = 65_400
 class TestMarkdown:
     def test_point_guarantee_age_and_target(self) -> None:
         text = _report()
-        assert text.startswith("# Restore of shop\n\n**Nothing stands against it.**")
+        assert text.startswith("# Restore of shop\n\n**No blockers.**")
         assert f"| Recovery point | `{point().id}`, taken 1970-01-01T00:16:40.000+00:00 |" in text
-        assert "| RPO | 65.4 s: what was written since is not restored |" in text
+        assert "| RPO | 1 min 5 s: later records are not restored |" in text
         assert "| Guarantee | `exact` |" in text
         assert "| Target | there:9092 (cluster target-cluster) |" in text
         assert "| Records | 35, about 350 B |" in text
 
     @pytest.mark.parametrize(
         ("age_s", "words"),
-        [(0, "0.0 s"), (600, "10 min"), (7_200 * 2, "4 h"), (86_400 * 3, "3 days")],
+        [(0, "0 s"), (600, "10 min"), (7_200 * 2, "4 h"), (86_400 * 3, "3 d")],
     )
     def test_ages(self, age_s: int, words: str) -> None:
         assert f"| RPO | {words}:" in _report(age_ms=age_s * 1000)
@@ -56,7 +61,7 @@ class TestMarkdown:
         )
         text = _report(found)
         assert "| `names` | `names` (new) | changelog+input | 1 | 2 | 5 | 50 B |" in text
-        assert "| `orders` | `orders` (is there) | input | 1 | 2 | 5 | 50 B |" in text
+        assert "| `orders` | `orders` (exists) | input | 1 | 2 | 5 | 50 B |" in text
         repartition = "| `shop-sums-repartition` | `shop-b-sums-repartition` (new) | repartition"
         assert f"{repartition} | 1 | 0 | 1,200 (1,100 saved with points) | 0 B |" in text
 
@@ -64,7 +69,7 @@ class TestMarkdown:
         request = RestoreRequest(changelog_source=ChangelogSource.SNAPSHOT)
         source = SnapshotSource("sums", "w1", raw_records=1_200, raw_bytes=5_500)
         text = _report(findings(request, snapshots={"shop-sums-changelog": source}))
-        assert "| Changelogs | from KTable `snapshot`s, one record of each key |" in text
+        assert "| Changelogs | from KTable `snapshot`s, one record per key |" in text
         assert "| 5 (raw log: 1,200) | 50 B (raw log: 5.5 kB) |" in text
         assert text.count("raw log") == 2
         assert "Changelogs" not in _report()
@@ -80,9 +85,9 @@ class TestMarkdown:
 
     def test_what_stands_against_it_with_what_to_do(self) -> None:
         text = _report(None, Finding("topic orders", "It is not empty.", action="Delete it."))
-        assert "**Refused: 1 thing(s) stand against it. Nothing was written.**" in text
+        assert "**1 blocker(s). The restore cannot run; nothing was written.**" in text
         assert "- **topic orders**: It is not empty. Delete it." in text
-        assert "Mend what stands against it" in text
+        assert "Fix the blockers above" in text
         assert "state.dir" not in text
 
     def test_notes(self) -> None:
@@ -92,11 +97,15 @@ class TestMarkdown:
     def test_what_comes_next(self) -> None:
         text = _report(findings(RestoreRequest(application_id="shop-b")))
         assert "Delete `state.dir/shop-b` on every instance" in text
-        assert "from offset 0 of the changelogs (10 records in all)" in text
+        assert "from offset 0 of the changelogs (10 records)" in text
         assert "kstreams-assets restore finish" in text
         rebuilt = _report(findings(RestoreRequest(mode=RestoreMode.REBUILD)))
-        assert "computes everything anew" in rebuilt
+        assert "recomputes everything" in rebuilt
         assert "recomputed from the inputs" in rebuilt
+        logs = _report(findings(RestoreRequest(mode=RestoreMode.LOGS)))
+        assert "It commits no group offsets." in logs
+        assert "no state is restored (state at the point: `exact`)" in logs
+        assert "state.dir" not in logs
 
     def test_modes_and_inputs(self) -> None:
         assert "full restore with state" in _report()
@@ -119,7 +128,8 @@ class TestMarkdown:
 class TestDocument:
     def test_is_json_with_all_that_is_planned(self) -> None:
         plan = _plan(findings(RestoreRequest(as_of_ms=5)))
-        found = json.loads(json.dumps(document(plan, now_ms=TAKEN_MS + 1_500)))
+        with mock.patch.object(report, "_now_ms", return_value=TAKEN_MS + 1_500):
+            found = json.loads(json.dumps(document(plan)))
         assert found["restore_id"] == plan.restore_id
         assert found["can_run"] is True
         assert (found["mode"], found["as_of_ms"], found["gives"]) == ("state", 5, "exact")
@@ -167,3 +177,23 @@ class TestDocument:
 )
 def test_sizes(count: int, words: str) -> None:
     assert bytes_text(count) == words
+
+
+def test_what_snapshots_gave_is_shown_beside_the_raw_logs() -> None:
+    asked = RestoreRequest(changelog_source=ChangelogSource.SNAPSHOT)
+    plan = outcomes.plan(asked)
+    done = RestoreResult(plan, outcomes.result(plan))
+    assert result_document(done)["from_snapshots"] == [
+        {
+            "topic": f"new-{outcomes.TOTALS}",
+            "store": "totals",
+            "window": "w-7",
+            "records": 9,
+            "bytes": 900,
+            "raw_log_records": 40,
+            "raw_log_bytes": 4100,
+        }
+    ]
+    assert done.records is not None
+    text = outcome(plan, done.records)
+    assert "9 records, 900 B; raw log 40, about 4.1 kB" in text

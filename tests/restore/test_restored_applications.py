@@ -11,10 +11,10 @@ from examples.order_processor.application import create_topics
 from kstreams_assets.app.model import Store
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
+from kstreams_assets.model.restorability import Restores
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
 from spark_resources.resource import SparkSessionResource
 from tests.restore.control import by_key, differences, newest
 from tests.restore.order_run import IN_FLIGHT, RATE, OrderRun, go_on

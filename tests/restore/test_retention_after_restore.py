@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.restore.finish import finish
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreState
-from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from tests.restore.killing import restore
-from tests.restore.trial import connection_to, settings_of
-from tests.streams.cluster import unique_name
+from tests.restore.trial import settings_of
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.feed import Record, produce
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill]
@@ -82,13 +82,8 @@ def _backed_up(
         committed = {TopicPartitionId(names["orders"], 0): CommittedOffset(_RECORDS, "")}
         cluster.commit_group_offsets(application_id, committed)
         point = recorder_of(found, cluster).take()
-    back_up(
-        found,
-        [Window(began_ms, point.taken_at_ms + 1, "w0000")],
-        topics=found.topics,
-        newest_closed=None,
-        spark=spark,
-        run_id="source",
+    BackupJob(found, spark, "source", found.topics).run(
+        [Window(began_ms, point.taken_at_ms + 1, "w0000")]
     )
     return found
 

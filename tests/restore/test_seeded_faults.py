@@ -17,17 +17,21 @@ from kstreams_assets.completeness.on_restores import (
     require_complete,
     require_none_blocks,
 )
-from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.errors import GroupOffsetsDifferError, RestoreIncompleteError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.model.rule_results import Outcome, RuleResult
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore import run as run_module
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.restore import records as records_module
+from kstreams_assets.restore.context import RunContext
 from kstreams_assets.restore.group_offsets import commit_group_offsets, commit_verified
 from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.run import RestoreResult, run_restore
-from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
-from kstreams_assets.warehouse.restores import RestoreState
+from kstreams_assets.restore.records import restore_records
+from kstreams_assets.restore.result import RestoredRecords
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.live_run import ORDER_PROCESSOR, LiveRun, run_live
 from tests.restore.seeding import (
@@ -106,7 +110,7 @@ def offsets_on(case: Case, group: str) -> dict[TopicPartitionId, CommittedOffset
 @pytest.fixture(scope="module")
 def result(
     case: Case, spark: SparkSessionResource, tmp_path_factory: pytest.TempPathFactory
-) -> RestoreResult:
+) -> RestoredRecords:
     """One restore with a fault in each of three topics."""
     folder = tmp_path_factory.mktemp("spoiled")
     faults = (
@@ -114,7 +118,7 @@ def result(
         FAULTS[ALTERED],
         FAULTS[DUPLICATED],
     )
-    produce = run_module.produce
+    produce = records_module.produce
 
     def lying(session: Any, works: Sequence[Any], *rest: Any, **more: Any) -> Any:
         produce(session, in_works(works, case.live.prefix, faults, folder), *rest, **more)
@@ -123,13 +127,10 @@ def result(
     request = own_names("faulty", case.point)
     plan = plan_restore(case.live.settings, request, case.target)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "produce", lying)
-        return run_restore(
-            case.live.settings,
+        patch.setattr(records_module, "produce", lying)
+        return restore_records(
+            RunContext(case.live.settings, case.target, spark, unique_name("restore")),
             plan,
-            case.target,
-            spark=spark,
-            run_id=unique_name("restore"),
             log=lambda _line: None,
         )
 
@@ -147,7 +148,7 @@ class TestWhatReachesTheTarget:
         ],
     )
     def test_verification_catches(
-        self, case: Case, result: RestoreResult, topic: str, told: str
+        self, case: Case, result: RestoredRecords, topic: str, told: str
     ) -> None:
         assert result.restore.state is RestoreState.FAILED_VERIFICATION
         (target,) = [
@@ -157,7 +158,7 @@ class TestWhatReachesTheTarget:
         assert any(told in text for text in texts), texts
 
     def test_nothing_is_evaluated_or_committed(
-        self, case: Case, result: RestoreResult, spark: SparkSessionResource
+        self, case: Case, result: RestoredRecords, spark: SparkSessionResource
     ) -> None:
         for step in (
             lambda: evaluate_restore(case.live.settings, result.restore, case.target, spark=spark),
@@ -190,7 +191,7 @@ def test_rules_catch_what_is_wrong_in_the_backup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # It would refuse the changed files, since no table has them: here the rules are to find out.
-    monkeypatch.setattr("kstreams_assets.restore.run._Run._require_files", lambda _: None)
+    monkeypatch.setattr("kstreams_assets.restore.records._Run._require_files", lambda _: None)
     restored = restore(
         case.source,
         case.target,
@@ -249,9 +250,11 @@ class TestOffsetsOneTooFar:
             require_none_blocks(altered, found)
         with (
             KafkaCluster(case.target) as cluster,
-            pytest.raises(GroupOffsetsDifferError, match="not as the offset maps give") as refused,
+            pytest.raises(
+                GroupOffsetsDifferError, match="different from the offset maps"
+            ) as refused,
         ):
-            commit_verified(case.live.settings.warehouse, altered, cluster)
+            commit_verified(Repository.open(case.live.settings), altered, cluster)
         (told,) = refused.value.partitions
         assert told.startswith(f"{wrong.topic}-{wrong.partition} {wrong.offset} (")
         assert offsets_on(case, restored.plan.group) == {}

@@ -7,20 +7,29 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.model import Store
-from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
-from kstreams_assets.restore.selection import Choice, Selection, choose, reduced, roles_at, select
-from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import (
     Guarantee,
     Method,
+    PointInstant,
     RecoveryPoint,
     WantedPartition,
 )
-from kstreams_assets.warehouse.points import PointInstant
-from kstreams_assets.warehouse.restores import InputsAt, RestoreMode, StoredRestore
+from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restores import InputsAt, RestoreMode, StoredRestore
+from kstreams_assets.model.spans import Window
+from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
+from kstreams_assets.restore.selection import (
+    Choice,
+    OfWindow,
+    Selection,
+    choose,
+    reduced,
+    roles_at,
+    select,
+)
+from kstreams_assets.texts import iso_time
 from tests.restore.planning_samples import INTERNAL, ROLES, application, point, stored
 
 SECOND = 1_000
@@ -50,7 +59,11 @@ class Points:
         return [self._status(int(point_id[1:])) for point_id in ids]
 
     def choose(
-        self, request: RestoreRequest | None = None, *, unfinished: StoredRestore | None = None
+        self,
+        request: RestoreRequest | None = None,
+        *,
+        unfinished: StoredRestore | None = None,
+        of_window: OfWindow | None = None,
     ) -> Choice:
         """What is chosen of them."""
         instants = [
@@ -71,6 +84,7 @@ class Points:
             snapshots=self.snapshots,
             beyond=lambda ids: self.beyond & {*ids},
             is_followed=lambda: self.is_followed,
+            of_window=of_window,
         )
         assert (chosen.status is None) == bool(chosen.refusals)
         return chosen
@@ -128,7 +142,7 @@ class TestNewest:
         chosen = Points([E, E, A, U, N]).choose()
         assert _id(chosen) == "p1"
         assert "3 newer point(s) cannot be restored" in chosen.notes[0]
-        assert "p4 gives nothing: because of 4." in chosen.notes[0]
+        assert "p4 has restorability nothing: because of 4." in chosen.notes[0]
 
     @pytest.mark.parametrize(("accept", "expected"), [(E, "p0"), (A, "p1"), (U, "p2"), (N, "p2")])
     def test_accepting_less_gets_a_newer_one(self, accept: Restores, expected: str) -> None:
@@ -158,7 +172,10 @@ class TestNewest:
     ) -> None:
         assert Points([E, N, N], pending={"p1", "p2"}, **of_follower).choose().notes == ()
         (note,) = Points([E, N, N, N], pending={"p2", "p3"}, **of_follower).choose().notes
-        assert note == "1 newer point(s) cannot be restored. p1 gives nothing: because of 1."
+        assert (
+            note
+            == "1 newer point(s) cannot be restored. p1 has restorability nothing: because of 1."
+        )
 
     def test_without_a_follower_they_are(self) -> None:
         (note,) = Points([E, N, N], pending={"p1", "p2"}).choose().notes
@@ -180,9 +197,9 @@ class TestNewest:
 
     def test_none_usable_names_the_weaker_one(self) -> None:
         text = _refusal(Points([A, U, N]).choose())
-        assert "is covered by backups and gives exact" in text
-        assert "p2 gives nothing: because of 2." in text
-        assert "Point p1 (1970-01-01T00:00:01.000+00:00) is covered and gives unproven" in text
+        assert "is exact and covered by backups" in text
+        assert "p2 has restorability nothing: because of 2." in text
+        assert "Point p1 (1970-01-01T00:00:01.000+00:00) is covered and unproven" in text
 
     def test_none_covered(self) -> None:
         text = _refusal(Points([N] * 5).choose())
@@ -209,7 +226,7 @@ class TestAsOf:
         points = Points([E, E, E], took_ms={1: 30_000})
         chosen = points.choose(RestoreRequest(as_of_ms=1_500))
         assert _id(chosen) == "p0"
-        assert chosen.notes[-1].startswith("Point p1 was begun before 1970-01-01T00:00:01.500")
+        assert chosen.notes[-1].startswith("Point p1 was started before 1970-01-01T00:00:01.500")
 
     def test_an_older_one_where_the_last_before_cannot_be_restored(self) -> None:
         assert _id(Points([E, N, N, E]).choose(RestoreRequest(as_of_ms=2_500))) == "p0"
@@ -230,6 +247,61 @@ class TestAsOf:
         assert _id(points.choose(RestoreRequest(as_of_ms=500))) == "p0"
 
 
+def _window(number: int) -> OfWindow:
+    """One of the windows w0, w1 ... of three seconds each."""
+    start_ms = 3 * SECOND * number
+    return OfWindow(
+        Window(start_ms, start_ms + 3 * SECOND, f"w{number}"),
+        lambda instant_ms: f"w{instant_ms // (3 * SECOND)}",
+    )
+
+
+class TestWindow:
+    """Points p0 to p2 belong to window w0, p3 to p5 to w1, and so on."""
+
+    def test_its_last_point_that_is_enough(self) -> None:
+        points = Points([E, E, E, E, E, A, E, E])
+        assert _id(points.choose(of_window=_window(0))) == "p2"
+        assert _id(points.choose(of_window=_window(1))) == "p4"
+        accept_less = RestoreRequest(accept=A)
+        assert _id(points.choose(accept_less, of_window=_window(1))) == "p5"
+        assert _id(points.choose(of_window=_window(2))) == "p7"
+
+    def test_a_point_that_closes_it_late_belongs_to_it(self) -> None:
+        points = Points([E, E, E, E], closing_late={3: 3 * SECOND - 1})
+        assert _id(points.choose(of_window=_window(0))) == "p3"
+
+    def test_without_one_it_says_why_and_which_windows_are_near(self) -> None:
+        points = Points([E, E, E, N, A, N, N, N, N, E])
+        (why,) = points.choose(of_window=_window(1)).refusals
+        assert "No recovery point of window w1 is exact and covered by backups." in why.found
+        assert "p4 has restorability at_least_once: because of 4." in why.found
+        assert "window w0 with point p2 before it" in why.action
+        assert "window w3 with point p9 after it" in why.action
+
+    def test_without_any_point(self) -> None:
+        (why,) = Points([E, E]).choose(of_window=_window(2)).refusals
+        assert why.found == "No recovery point of window w2 is recorded."
+        assert "window w0 with point p1 before it" in why.action
+
+    def test_at_a_time_in_it(self) -> None:
+        points, at = Points([E] * 9), RestoreRequest(as_of_ms=4 * SECOND)
+        assert _id(points.choose(at, of_window=_window(1))) == "p4"
+        (why,) = points.choose(at, of_window=_window(2)).refusals
+        assert (why.subject, why.found.split()[-1]) == ("window w2", "w1.")
+
+    def test_a_point_of_another_window(self) -> None:
+        points, named = Points([E] * 9), RestoreRequest(point_id="p4")
+        assert _id(points.choose(named, of_window=_window(1))) == "p4"
+        (why,) = points.choose(named, of_window=_window(2)).refusals
+        assert why.found == "It belongs to window w1, not to w2."
+
+    def test_an_unfinished_restore_of_it_goes_on(self) -> None:
+        points, unfinished = Points([E] * 9), stored(point_id="p3")
+        assert _id(points.choose(unfinished=unfinished, of_window=_window(1))) == "p3"
+        assert _id(points.choose(unfinished=unfinished, of_window=_window(2))) == "p8"
+
+
 class TestById:
     def test_taken_whatever_is_newer(self) -> None:
         assert _id(Points([E, E, E]).choose(RestoreRequest(point_id="p1"))) == "p1"
@@ -247,7 +319,7 @@ class TestById:
 
     def test_too_weak(self) -> None:
         text = _refusal(Points([A]).choose(RestoreRequest(point_id="p0")))
-        assert "It gives at_least_once only" in text
+        assert "Its restorability is only at_least_once" in text
         accepted = RestoreRequest(point_id="p0", accept=A)
         assert _id(Points([A]).choose(accepted)) == "p0"
 
@@ -282,7 +354,7 @@ class TestUnfinished:
     def test_its_point_is_taken_again(self) -> None:
         chosen = Points([E, E]).choose(unfinished=self.BEGUN)
         assert _id(chosen) == "p0"
-        assert "Restore p0-12345678 was begun" in chosen.notes[-1]
+        assert "Restore p0-12345678 is unfinished" in chosen.notes[-1]
 
     def test_not_where_a_time_or_a_point_is_given(self) -> None:
         points = Points([E, E, E])
@@ -329,7 +401,7 @@ class TestSnapshots:
     def test_a_named_point_without_them(self) -> None:
         text = _refusal(self._choose(Made({"p0", "p4"}), point_id="p2"))
         assert text.startswith("recovery point p2: No sums at p2. Make those of p2.")
-        assert "The nearest that have them: p0 before it" in text
+        assert "The closest points with snapshots: p0 before it" in text
         assert "p4 after it" in text
 
     def test_a_named_point_with_them(self) -> None:
@@ -343,7 +415,7 @@ class TestSnapshots:
     def test_none_at_or_before_a_time(self) -> None:
         text = _refusal(self._choose(Made({"p4"}, closing={"p1"}), as_of_ms=2_000))
         assert "that was complete at 1970-01-01T00:00:02.000" in text
-        assert "Make those of p1. The nearest that have them: p4 after it" in text
+        assert "Make those of p1. The closest points with snapshots: p4 after it" in text
 
     def test_an_unfinished_restore_goes_on_with_its_point(self) -> None:
         points = Points([E, E], snapshots=Made({"p0", "p1"}))
@@ -363,6 +435,7 @@ def test_times_are_in_utc() -> None:
 STATE = RestoreRequest()
 TAIL = RestoreRequest(inputs=InputsExtent.TAIL)
 REBUILD = RestoreRequest(mode=RestoreMode.REBUILD)
+LOGS = RestoreRequest(mode=RestoreMode.LOGS)
 WHOLE = (OffsetRange(10, 100),)
 
 
@@ -487,6 +560,56 @@ class TestRebuild:
         assert [r.subject for r in _select(request).refusals] == ["mode rebuild"]
 
 
+class TestLogs:
+    def test_inputs_and_outputs_are_taken_whole_and_no_internal_topic(self) -> None:
+        found = _partitions(_select(LOGS))
+        assert {topic: wanted.ranges for topic, wanted in found.items()} == dict.fromkeys(
+            set(ROLES) - INTERNAL, WHOLE
+        )
+
+    def test_the_group_gets_no_offsets(self) -> None:
+        found = _select(LOGS)
+        assert {wanted.committed for wanted in _partitions(found).values()} == {None}
+        assert found.refusals == ()
+
+    def test_changelogs_and_stores_do_not_matter(self) -> None:
+        found = _select(LOGS, backed_up=set(ROLES) - INTERNAL)
+        assert (found.refusals, found.notes) == ((), ())
+        topics = set(ROLES) - INTERNAL
+        cuts = reduced(point(), roles_at(application(), None), LOGS, set()).partitions
+        assert {cut.topic for cut in cuts} == topics
+
+    @pytest.mark.parametrize("topic", ["orders", "rates", "between", "totals"])
+    def test_every_input_and_output_must_be_backed_up_or_excluded(self, topic: str) -> None:
+        backed_up = set(ROLES) - {topic}
+        (refusal,) = _select(LOGS, backed_up=backed_up).refusals
+        assert refusal.subject == f"topic {topic}"
+        assert "mode logs needs it" in refusal.found
+        assert _select(LOGS, backed_up=backed_up, excluded={topic}).refusals == ()
+
+    def test_not_from_the_tail(self) -> None:
+        request = LOGS.model_copy(update={"inputs": InputsExtent.TAIL})
+        (refusal,) = _select(request).refusals
+        assert refusal.found == "It restores whole logs, but inputs is tail."
+
+    @pytest.mark.parametrize("gives", [A, U])
+    def test_the_state_of_the_point_does_not_matter(self, gives: Restores) -> None:
+        assert _id(Points([gives]).choose(LOGS)) == "p0"
+
+    def test_without_a_covered_point_the_needed_topics_are_named(self) -> None:
+        text = _refusal(Points([N]).choose(LOGS))
+        assert "No recovery point has its inputs and outputs covered by backups" in text
+
+    def test_a_command_that_starts_the_application_is_refused(self) -> None:
+        request = LOGS.model_copy(update={"after_command": "start it"})
+        (refusal,) = _select(request).refusals
+        assert "append its outputs to the restored ones" in refusal.found
+
+    def test_a_place_of_the_group_contradicts_it(self) -> None:
+        request = LOGS.model_copy(update={"inputs_are_at": InputsAt.MAPPED})
+        assert "It commits no group offsets" in _refusal(Points([E]).choose(request))
+
+
 class TestNotBackedUp:
     @pytest.mark.parametrize(
         "topic", ["orders", "rates", "names", "between", "shop-sums-changelog"]
@@ -517,12 +640,14 @@ class TestNotBackedUp:
         changelog = "shop-sums-changelog"
         found = _select(backed_up=set(ROLES) - {changelog}, excluded={changelog})
         assert found.refusals == ()
-        assert any(f"{changelog} is excluded. The state needs it" in note for note in found.notes)
+        assert any(
+            f"{changelog} is excluded. The state depends on it" in note for note in found.notes
+        )
         assert f"Topic {changelog}" in found.notes[0]
 
     def test_nothing_left(self) -> None:
         found = _select(excluded=set(ROLES), taken=point(committed={}))
-        assert found.refusals[0].found == "Nothing of it is wanted."
+        assert found.refusals[0].found == "All of its topics are excluded."
 
 
 class TestExcludedInputs:
@@ -568,7 +693,7 @@ def test_a_changelog_that_had_vanished_is_refused_and_can_be_excluded() -> None:
     taken = point(topics=[t for t in ROLES if t != changelog], absent=[changelog])
     [refusal] = _select(taken=taken).refusals
     assert refusal.subject == f"changelog {changelog}"
-    assert "exclude it if it was deleted for good" in refusal.action
+    assert "if it was deleted permanently, exclude it" in refusal.action
     assert _select(taken=taken, excluded={changelog}).refusals == ()
     assert _select(REBUILD, taken=taken).refusals == ()
     never_seen = point(topics=[t for t in ROLES if t != changelog])

@@ -8,22 +8,22 @@ import pytest
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import InputsAt, StoredRestore
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.restore.context import RunContext
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.records import restore_records
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.restores import InputsAt, StoredRestore
 from spark_resources.resource import SparkSessionResource
 from tests.restore.after_commit import now_ms, write
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.workbench import Workbench
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -96,12 +96,11 @@ class Shared:
     def run(self, bench: Workbench, plan: RestorePlan) -> StoredRestore:
         """Restore up to the verification."""
         assert [str(refusal) for refusal in plan.refusals] == []
-        result = run_restore(
-            self.settings(bench),
+        result = restore_records(
+            RunContext(
+                self.settings(bench), bench.cluster.connection, bench.spark, unique_name("run")
+            ),
             plan,
-            bench.cluster.connection,
-            spark=bench.spark,
-            run_id=unique_name("run"),
             log=lambda _line: None,
         )
         assert result.problems == ()
@@ -136,9 +135,7 @@ def shared(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Shared]:
     """Both, backed up; `billing` is restored already."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
+    connection = connection_to(kafka_cluster.bootstrap_servers)
     with KafkaCluster(connection) as cluster:
         warehouse = Warehouse(tmp_path_factory.mktemp("warehouse"))
         billing, shipping = (
@@ -185,7 +182,7 @@ def test_mapped_it_goes_on_at_the_same_record(shared: Shared) -> None:
 def test_latest_it_goes_on_at_the_end_and_is_not_called_exact(shared: Shared) -> None:
     plan = shared.plan(shared.shipping, point=1, exclude=True, inputs_are_at=InputsAt.LATEST)
     assert plan.gives is Restores.UNPROVEN
-    assert any("What lies in it is never read" in note for note in plan.notes)
+    assert any("Its existing records are never read" in note for note in plan.notes)
     restore = shared.run(shared.shipping, plan)
     # what comes before the commit is read
     write(shared.shipping.cluster, shared.target, [now_ms()])

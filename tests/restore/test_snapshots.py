@@ -11,10 +11,15 @@ from kstreams_assets.app.model import Store
 from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.snapshot import Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.ktable_files import window_files
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.records import largest_batch
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.planner import plan_topics
 from kstreams_assets.restore.preconditions import Facts, refusals
@@ -30,15 +35,11 @@ from kstreams_assets.restore.snapshots import (
     odd_timestamps,
     other_cuts,
     retention_refusal,
-    snapshot_files,
     snapshot_state,
 )
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.contents import Holding
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.records import largest_batch
-from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import backup, result, span
+from tests.repository.disk import on_disk
 from tests.restore.planning_samples import (
     application,
     findings,
@@ -52,26 +53,25 @@ from tests.restore.planning_samples import (
 )
 from tests.restore.snapshot_samples import CHANGELOG, snapshot, store
 from tests.restore.snapshot_tables import Row, write_snapshot
-from tests.warehouse.disk import on_disk
 
 
 def test_the_files_of_one_window(tmp_path: Path) -> None:
     table = tmp_path / "sums"
     write_snapshot(table, [Row(0, 5), Row(1, 2), Row(0, 7, window="2026-11-21-10:00")])
     write_snapshot(table, [Row(0, 9)])
-    files = snapshot_files(table, "w1")
+    files = window_files(table).get("w1", [])
     assert sorted((f.records, f.first_offset, f.last_offset) for f in files) == [
         (1, 9, 9),
         (2, 2, 5),
     ]
-    (other,) = snapshot_files(table, "2026-11-21-10:00")
+    (other,) = window_files(table).get("2026-11-21-10:00", [])
     assert other.path.exists()
     assert largest_batch([other], (), above=1) is None
-    assert snapshot_files(table, "w2") == []
+    assert window_files(table).get("w2", []) == []
 
 
 def test_no_table(tmp_path: Path) -> None:
-    assert snapshot_files(tmp_path / "sums", "w1") == []
+    assert window_files(tmp_path / "sums").get("w1", []) == []
 
 
 def test_rows_without_a_key_are_counted_by_partition(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_rows_without_a_key_are_counted_by_partition(tmp_path: Path) -> None:
         Row(2, 4, key=None, window="w2"),
     ]
     write_snapshot(tmp_path / "sums", rows)
-    found = keyless_rows(snapshot_files(tmp_path / "sums", "w1"))
+    found = keyless_rows(window_files(tmp_path / "sums").get("w1", []))
     assert found == {0: 1, 2: 1}
 
 
@@ -95,7 +95,7 @@ def test_timestamps_that_a_producer_replaces(tmp_path: Path) -> None:
         Row(1, 1, timestamp_ms=0, key=None),
     ]
     write_snapshot(tmp_path / "sums", rows)
-    assert odd_timestamps(snapshot_files(tmp_path / "sums", "w1")) == {0: 2}
+    assert odd_timestamps(window_files(tmp_path / "sums").get("w1", [])) == {0: 2}
 
 
 P = point().id
@@ -240,7 +240,7 @@ class TestBegun:
     def test_with_other_ones(self) -> None:
         found = self._found(4)
         (refusal,) = _begun(found)
-        assert f"topic {CHANGELOG}: This restore was begun with 4 records" in str(refusal)
+        assert f"topic {CHANGELOG}: This restore started with 4 records" in str(refusal)
 
 
 def test_a_format_decides_which_snapshots_count() -> None:
@@ -322,7 +322,7 @@ class Written:
     def note(self, made: Snapshot, *rows: Row) -> None:
         """A snapshot with its rows and the backup of its window."""
         write_snapshot(on_disk(self.settings.warehouse.ktable("shop", made.store)), rows)
-        SnapshotsTable(self.settings.warehouse).record([made])
+        Repository.open(self.settings).snapshots.record([made])
         of_window = replace(span(10, 100, topic=CHANGELOG), window=made.window)
         of_topic = replace(
             backup(result(of_window), topic=CHANGELOG),

@@ -8,13 +8,13 @@ import pytest
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.warehouse.point import RecoveryPoint
 from spark_resources.resource import SparkSessionResource
 from tests.recovery.test_source_changelogs import change
 from tests.restore.control import by_key, differences, newest
-from tests.restore.trial import Source, connection_to, restore, settings_of
-from tests.streams.cluster import unique_name
+from tests.restore.trial import Source, restore, settings_of
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.feed import Feed
 from tests.streams.table_app import TableApp, TableTopics
 

@@ -8,19 +8,20 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kstreams_assets.errors import RestoreRecordsError, StoredDataError
+from kstreams_assets.errors import KStreamsAssetsError, StoredDataError
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
 from kstreams_assets.restore.produce import stage_snapshots, staged_saved_records
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.store import StorePath
 from spark_resources.partition_records import work_records
 from spark_resources.resource import SparkSessionResource
+from tests.repository.disk import on_disk
 from tests.restore.outcomes import TOPICS, TOTALS, plan
 from tests.restore.snapshot_tables import Row, write_snapshot
 from tests.restore.span_files import work_of
-from tests.warehouse.disk import on_disk
 
 pytestmark = pytest.mark.spark
 
@@ -64,7 +65,9 @@ def _staged(
     spark: SparkSessionResource, warehouse: Warehouse, planned: RestorePlan
 ) -> Iterator[dict[TopicPartitionId, StorePath]]:
     assert planned.point is not None
-    with staged_saved_records(warehouse, planned.restore_id, planned.point, ()):
+    with staged_saved_records(
+        Repository(warehouse, planned.application_id), planned.restore_id, planned.point, ()
+    ):
         yield stage_snapshots(spark.spark_session, warehouse, planned)
 
 
@@ -113,7 +116,7 @@ def test_other_rows_than_planned(
     records: tuple[int, ...], words: str, spark: SparkSessionResource, warehouse: Warehouse
 ) -> None:
     with (
-        pytest.raises(RestoreRecordsError, match=words),
+        pytest.raises(KStreamsAssetsError, match=words),
         _staged(spark, warehouse, _planned(records)),
     ):
         pytest.fail("it was staged")

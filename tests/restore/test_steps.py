@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.errors import RestoreNotVerifiedError, RestoreStateError
-from kstreams_assets.restore.abandon import abandon
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.model.restores import RestoreState, StoredRestore
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.restore.finish import abandon
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.steps import Step, blocker, require
-from kstreams_assets.warehouse.lineage import is_continued_by
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from tests.restore import outcomes
 
 S = RestoreState
@@ -48,7 +48,7 @@ def test_each_step_in_each_state(step: Step, state: RestoreState) -> None:
 @pytest.mark.parametrize("state", [S.PLANNED, S.PRODUCED, S.FAILED_VERIFICATION])
 def test_the_application_is_not_started_on_what_is_not_proved(state: RestoreState) -> None:
     for step in (Step.WATCH, Step.FINISH, Step.GROUP_OFFSETS):
-        with pytest.raises(RestoreNotVerifiedError, match="restore run"):
+        with pytest.raises(KStreamsAssetsError, match="restore run"):
             require(restore(state), step)
 
 
@@ -56,7 +56,7 @@ def test_the_application_is_not_started_on_what_is_not_proved(state: RestoreStat
 def test_what_was_finished_and_never_committed_is_not_finished(step: Step) -> None:
     """As an earlier release left it that finished a restore which was only planned."""
     never = replace(restore(S.FINISHED), committed=None)
-    with pytest.raises(RestoreStateError, match="never committed"):
+    with pytest.raises(KStreamsAssetsError, match="never committed"):
         require(never, step)
     assert not never.matches_backup
 
@@ -71,7 +71,7 @@ def test_what_never_had_offsets_can_be_given_up(state: RestoreState) -> None:
 def test_a_restore_that_was_given_up(tmp_path: Path) -> None:
     """Nothing waits for it, and no application is taken to continue from it."""
     settings = outcomes.settings(tmp_path / "warehouse")
-    table = RestoresTable(settings.warehouse)
+    table = Repository.open(settings).restores
     for number, state in enumerate((S.PLANNED, S.PRODUCED, S.VERIFIED, S.ROLLED_BACK)):
         stored = replace(
             restore(state),
@@ -81,32 +81,32 @@ def test_a_restore_that_was_given_up(tmp_path: Path) -> None:
             changed_at_ms=time.time_ns() // 1_000_000,
         )
         table.append(stored)
-        assert table.pinned(stored.application_id) == {stored.point_id}
+        assert table.pinned() == {stored.point_id}
 
         abandon(settings, stored)
 
-        assert table.pinned(stored.application_id) == frozenset()
-        assert table.writing(stored.application_id) == []
-        newest = table.newest(stored.application_id, stored.restore_id)
+        assert table.pinned() == frozenset()
+        assert table.writing() == []
+        newest = table.newest(stored.restore_id)
         assert newest is not None
         assert not newest.matches_backup
-        assert not is_continued_by(newest, newest.group)
-        with pytest.raises(RestoreStateError, match="is finished: restore abandon is refused"):
+        assert not newest.is_continued
+        with pytest.raises(KStreamsAssetsError, match="is finished: restore abandon is refused"):
             abandon(settings, newest)
 
 
 def test_a_restore_that_is_committed_meanwhile_is_not_given_up(tmp_path: Path) -> None:
     settings = outcomes.settings(tmp_path / "warehouse")
     seen = replace(restore(S.VERIFIED), former_offsets=None, committed=None)
-    RestoresTable(settings.warehouse).append(restore(S.COMMITTED))
-    with pytest.raises(RestoreStateError, match="is committed: restore abandon is refused"):
+    Repository.open(settings).restores.append(restore(S.COMMITTED))
+    with pytest.raises(KStreamsAssetsError, match="is committed: restore abandon is refused"):
         abandon(settings, seen)
-    newest = RestoresTable(settings.warehouse).newest(seen.application_id, seen.restore_id)
+    newest = Repository(settings.warehouse, seen.application_id).restores.newest(seen.restore_id)
     assert newest is not None
     assert newest.state is S.COMMITTED
 
 
 @pytest.mark.parametrize("state", [state for state in RestoreState if state is not S.FINISHED])
 def test_nothing_is_rolled_back_that_was_never_committed(state: RestoreState) -> None:
-    with pytest.raises(RestoreStateError, match="nothing to undo"):
+    with pytest.raises(KStreamsAssetsError, match="nothing to undo"):
         require(replace(restore(state), former_offsets=None), Step.ROLLBACK)

@@ -1,14 +1,11 @@
 """What is seen of the target: topics, offsets, configs, the group; what brokers would refuse."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.restore.planner import plan_topics
@@ -18,16 +15,6 @@ from tests.restore.planning_samples import findings, target
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
-    """The session's broker."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
-    with KafkaCluster(connection) as cluster:
-        yield cluster
 
 
 def test_topics_that_are_there(cluster: KafkaCluster) -> None:

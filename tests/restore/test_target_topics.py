@@ -7,6 +7,15 @@ import pytest
 
 from kstreams_assets.app.names import name_problem
 from kstreams_assets.checks import Finding
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restores import (
+    InputsAt,
+    PlacedTopic,
+    RestoreMode,
+    RestoreState,
+    StoredMap,
+)
 from kstreams_assets.offsets import OffsetMap, OffsetRange, OffsetRun, OffsetRuns, TopicPartitionId
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.target import TargetTopic
@@ -19,14 +28,6 @@ from kstreams_assets.restore.target_topics import (
     of_new_topic,
     placed,
     target_names,
-)
-from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
-from kstreams_assets.warehouse.restores import (
-    InputsAt,
-    PlacedTopic,
-    RestoreMode,
-    RestoreState,
-    StoredMap,
 )
 from tests.restore.planning_samples import (
     ROLES,
@@ -104,12 +105,12 @@ def test_an_excluded_topic_in_which_the_group_goes_on_has_a_name() -> None:
         ({"topics": {"Orders": "x"}}, "topics: Orders", "near: orders"),
         ({"topics": {"zzz": "x"}}, "topics: zzz", "no topic 'zzz'."),
         ({"exclude": ("order",)}, "exclude: order", "near: orders"),
-        ({"exclude": ("orders",), "topics": {"orders": "x"}}, "topics: orders", "excluded, too"),
+        ({"exclude": ("orders",), "topics": {"orders": "x"}}, "topics: orders", "also excluded"),
         ({"topics": {"orders": "totals"}}, "topics orders, totals", "'totals'"),
         (
             {"topics": {"orders": "a.b", "totals": "a_b"}},
             "topics orders, totals",
-            "'a.b' and 'a_b', which Kafka takes for one name",
+            "'a.b' and 'a_b', which Kafka treats as equal",
         ),
         ({"prefix": "dr/"}, "topic orders", "'dr/orders'"),
         ({"topics": {"orders": "x" * 250}}, "topic orders", "250 characters"),

@@ -8,8 +8,9 @@ import pytest
 from kstreams_assets.errors import ConfigurationError, WarehouseError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.secret import Secret
-from kstreams_assets.orchestration.restore import RestoreConfig
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.orchestration.restore_config import RestoreConfig
+from kstreams_assets.restore.command_sources import configured_commands, with_target
 from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.target import (
     local_name_of,
@@ -17,9 +18,13 @@ from kstreams_assets.restore.target import (
     open_target,
     target_connection,
 )
-from kstreams_assets.settings import ApplicationSettings, RestoreSettings
-from kstreams_assets.warehouse.restores import RestoreState
-from kstreams_assets.warehouse.table import make_warehouse
+from kstreams_assets.secret import Secret
+from kstreams_assets.settings import (
+    ApplicationSettings,
+    RestoreSettings,
+    TargetSettings,
+    VerifyExtent,
+)
 from tests.restore import outcomes
 
 NOON = RestoreRequest(as_of_ms=1_795_262_400_250)
@@ -36,6 +41,7 @@ NOON = RestoreRequest(as_of_ms=1_795_262_400_250)
         ("local", NOON, "20261121T120000.250Z"),
         ("local", RestoreRequest(point_id="20261121T1.2Z-9f"), "20261121T1.2Z-9f"),
         ("local", RestoreRequest(point_id="a/../b"), "a_.._b"),
+        ("local", RestoreRequest(window="2026-11-21-12:00"), "2026-11-21-12_00"),
         ("local:trial", NOON, "trial"),
     ],
 )
@@ -143,6 +149,120 @@ def test_instants_are_rounded_down_also_before_1970() -> None:
     assert parse_instant("1969-12-31T23:59:59.9999Z") == -1
 
 
+def _at(servers: str) -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=servers)
+
+
+def _declared(tmp_path: Path, default: str | None = None) -> ApplicationSettings:
+    """Four targets: two on the same cluster, one of them for windows side by side."""
+    return replace(
+        outcomes.settings(tmp_path, target=None),
+        restore=RestoreSettings(target=default, verify=VerifyExtent.SAMPLE),
+        targets={
+            "dr": TargetSettings(
+                connection=_at("dr:1"), before_command="stop it", command_timeout_seconds=70
+            ),
+            "many": TargetSettings(
+                connection=_at("dr:1"), prefix="{window}.", after_command="start one"
+            ),
+            "local": TargetSettings(),
+            "laptop": TargetSettings(prefix="try-"),
+        },
+    )
+
+
+def _asked(settings: ApplicationSettings, **given: object) -> RestoreRequest:
+    return RestoreRequest.asked(with_target(given, settings), verify=VerifyExtent.FULL)
+
+
+class TestDeclared:
+    """Targets in the YAML."""
+
+    def test_the_default(self, tmp_path: Path) -> None:
+        several = _declared(tmp_path)
+        with pytest.raises(ConfigurationError, match=r"No target cluster.*dr, many, local, laptop"):
+            target_connection(several, None)
+        one = replace(several, targets={"dr": several.targets["dr"]})
+        for settings in (one, _declared(tmp_path, "dr")):
+            assert target_connection(settings, None) == _at("dr:1")
+            assert _asked(settings).before_command == "stop it"
+
+    def test_a_connection_in_restore_target_is_the_target_default(self, tmp_path: Path) -> None:
+        settings = outcomes.settings(tmp_path)
+        assert settings.default_target == "default"
+        assert target_connection(settings, "default") == settings.restore.target
+        assert settings.declared_targets.keys() == {"default"}
+
+    def test_by_name_come_commands_and_their_time(self, tmp_path: Path) -> None:
+        request = _asked(_declared(tmp_path), target="dr")
+        assert (request.target, request.before_command, request.command_timeout_s) == (
+            "dr",
+            "stop it",
+            70,
+        )
+        assert (request.prefix, request.application_id) == ("", None)
+
+    @pytest.mark.parametrize(
+        ("name", "target", "prefix"),
+        [("local", "local", ""), ("laptop", "local:laptop", "try-")],
+    )
+    def test_a_local_one(self, tmp_path: Path, name: str, target: str, prefix: str) -> None:
+        request = _asked(_declared(tmp_path), target=name)
+        assert (request.target, request.prefix, request.replication_factor) == (target, prefix, 1)
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"window": "2026-11-26-19:00"},
+            {"as_of_ms": "2026-11-26T19:59:59Z"},
+            {"point_id": "20261126T190001.000Z-ab12cd"},
+        ],
+    )
+    def test_a_prefix_for_each_window(self, tmp_path: Path, given: dict[str, str]) -> None:
+        settings = _declared(tmp_path)
+        request = _asked(settings, target="many", **given)
+        assert (request.prefix, request.application_id, request.after_command) == (
+            "2026-11-26-19-00.",
+            "2026-11-26-19-00.shop",
+            "start one",
+        )
+        commands = configured_commands(
+            settings, target="dr:1", group="2026-11-26-19-00.shop", mode="state"
+        )
+        assert commands.after_command == "start one"
+
+    def test_a_prefix_for_each_window_needs_one(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match=r"prefix of this target is '\{window\}\.'"):
+            _asked(_declared(tmp_path), target="many")
+
+    def test_other_names_that_are_asked_for_win(self, tmp_path: Path) -> None:
+        settings = _declared(tmp_path)
+        request = _asked(settings, target="many", prefix="mine-", application_id="shop-2")
+        assert (request.prefix, request.application_id) == ("mine-", "shop-2")
+        assert request.after_command is None
+
+    def test_servers_are_those_of_a_target(self, tmp_path: Path) -> None:
+        settings = replace(
+            _declared(tmp_path, "dr"),
+            targets={
+                "dr": TargetSettings(connection=_at("dr:1")),
+                "slow": TargetSettings(
+                    connection=KafkaConnection(
+                        bootstrap_servers="a:1,b:1", request_timeout_seconds=99
+                    )
+                ),
+            },
+        )
+        assert target_connection(settings, "b:1, a:1").request_timeout_seconds == 99
+        assert target_connection(settings, "c:1").request_timeout_seconds == 30
+
+    def test_undeclared(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match=r"'nowhere' is not host:port.*are dr"):
+            target_connection(_declared(tmp_path), "nowhere")
+        with pytest.raises(ConfigurationError, match="'laptop' is a throwaway cluster"):
+            target_connection(_declared(tmp_path), "laptop")
+
+
 @pytest.mark.kafka
 def test_a_local_cluster_is_found_again_by_its_id(tmp_path: Path) -> None:
     settings = outcomes.settings(tmp_path / "warehouse")
@@ -152,7 +272,7 @@ def test_a_local_cluster_is_found_again_by_its_id(tmp_path: Path) -> None:
     ):
         pytest.fail("it was started")
     assert not settings.warehouse.root.exists()
-    make_warehouse(settings.warehouse.root)
+    settings.warehouse.make()
     with open_target(settings, RestoreRequest(target="local:trial")) as connection:
         assert connection.bootstrap_servers.startswith("127.0.0.1:")
         with KafkaCluster(connection) as cluster:

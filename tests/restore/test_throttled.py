@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
+from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings
-from kstreams_assets.warehouse.restores import RestoreState
 from tests.restore.trial import own_names, restored
 from tests.streams.workbench import Workbench
 
@@ -35,7 +35,7 @@ def test_what_is_written_and_read_back_keeps_to_the_rate(workbench: Workbench) -
     workbench.back_up(workbench.close_window())
     settings = workbench.application_settings
     free_s = _restore(workbench, settings, "free")
-    throttled = replace(settings, restore=RestoreSettings(bytes_per_s=RATE))
+    throttled = replace(settings, restore=RestoreSettings(bytes_per_second=RATE))
     throttled_s = _restore(workbench, throttled, "slow")
     # What is written and what is read back count; a second of it may come at once.
     moved_s = 2 * COUNT * BYTES / RATE

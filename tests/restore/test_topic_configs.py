@@ -8,10 +8,10 @@ from confluent_kafka import KafkaError, Producer
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import KafkaRequestError, KStreamsAssetsError
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.spans import TopicFacts
 from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.restore.target_topics import of_new_topic
 from kstreams_assets.restore.topic_configs import (
@@ -20,7 +20,7 @@ from kstreams_assets.restore.topic_configs import (
     own_configs,
     without_refused,
 )
-from kstreams_assets.warehouse.spans import TopicFacts
+from tests.streams.cluster import passing_cluster
 
 OWN = {"segment.bytes": "1048576"}
 FACTS = TopicFacts("id", 1, 1, (*OWN.items(),), (*KAFKA_DEFAULTS.items(),))
@@ -136,7 +136,7 @@ def test_a_target_with_other_defaults_and_without_tiered_storage(tmp_path: Path)
         "max.decompressed.message.bytes": "1000",
     }
     with (
-        LocalCluster(tmp_path, properties=other) as b,
+        passing_cluster(tmp_path, properties=other) as b,
         KafkaCluster(KafkaConnection(bootstrap_servers=b.bootstrap_servers)) as cluster,
     ):
         defaults = cluster.topic_defaults()

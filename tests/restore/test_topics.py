@@ -1,34 +1,27 @@
 """restore/topics.py: topics are made and relaxed; what is noted survives a kill in between."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.errors import RestoreRefusedError
-from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.kafka.admin import TopicSpec
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
+from kstreams_assets.restore.records import intended_topics, prepare_topics
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.run import intended_topics, prepare_topics
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import RestoreState
-from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
+from tests.restore.after_commit import AfterCommit, now_ms, write
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka
 
 RELAXED = {"retention.ms": "-1"}
 PUT_BACK: dict[str, str | None] = {"retention.ms": "60000"}
-
-
-@pytest.fixture
-def bench(kafka_cluster: LocalCluster, tmp_path: Path) -> Iterator[AfterCommit]:
-    with after_commit(kafka_cluster.bootstrap_servers, tmp_path / "warehouse") as bench:
-        yield bench
 
 
 def plan_of(
@@ -186,10 +179,10 @@ class TestChangedSinceThePlan:
         self._refused(bench, plan, name)
 
     def _refused(self, bench: AfterCommit, plan: RestorePlan, name: str) -> None:
-        with pytest.raises(RestoreRefusedError) as raised:
+        with pytest.raises(KStreamsAssetsError, match="is refused") as raised:
             prepare_topics(plan, intended_topics(plan, None), bench.cluster)
-        (text,) = raised.value.refusals
-        assert text.startswith(f"topic {name}: ")
+        (text,) = re.findall(r"^- .*", str(raised.value), flags=re.MULTILINE)
+        assert text.startswith(f"- topic {name}: ")
         assert "Another restore, the application or a producer" in text
 
 

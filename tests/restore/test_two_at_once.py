@@ -12,28 +12,25 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.layout import Warehouse
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.restore.target import restore_lock
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.model.restores import RestoreState, StoredRestore
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.repository.repository import Repository
 from spark_resources.resource import SparkSessionResource
 from tests.cli.application import document, write
 from tests.kafka.transacting import await_assignment
 from tests.restore.after_commit import now_ms
 from tests.restore.after_commit import write as write_records
 from tests.restore.control import read
-from tests.restore.planned_application import PlannedApplication
-from tests.streams.cluster import unique_name
-from tests.streams.workbench import Workbench
+from tests.restore.planned_application import PlannedApplication, planned_application
+from tests.streams.cluster import connection_to, unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 _APART_S = 0.5
 _TIMEOUT_S = 900.0
-_PLANNED = "Nothing stands against it."
+_PLANNED = "No blockers."
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +40,8 @@ def app(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[PlannedApplication]:
     """An application with two points that can be restored; it is restored beside itself."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
-    with KafkaCluster(connection) as cluster:
-        warehouse = Warehouse(tmp_path_factory.mktemp("warehouse"))
-        made = PlannedApplication(
-            Workbench(cluster, warehouse, spark, unique_name("app")), connection
-        )
-        made.prepare()
+    connection = connection_to(kafka_cluster.bootstrap_servers)
+    with planned_application(connection, spark, tmp_path_factory.mktemp("warehouse")) as made:
         yield made
 
 
@@ -111,19 +101,15 @@ class Bench:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody gets the restore's lock during the block."""
-        with restore_lock(
-            self.app.bench.warehouse,
-            cluster_id=self.app.bench.cluster.cluster_id(),
-            group=self.name,
-            purpose="test",
-            wait_s=1,
-        ):
+        repo = Repository(self.app.bench.warehouse, self.app.bench.application_id)
+        of = (self.app.bench.cluster.cluster_id(), self.name)
+        with repo.writing(Lock.RESTORE, of=of, purpose="test", wait_s=1):
             yield
 
     def restores(self) -> list[StoredRestore]:
         """Those that have left anything."""
-        table = RestoresTable(self.app.bench.warehouse)
-        return [r for r in table.all(self.app.bench.application_id) if r.group == self.name]
+        table = Repository(self.app.bench.warehouse, self.app.bench.application_id).restores
+        return [r for r in table.all() if r.group == self.name]
 
     def assert_restored(self, point: int) -> None:
         """The target holds the records of the point, each once, and its offsets."""
@@ -188,7 +174,7 @@ def test_two_points_half_a_second_apart(bench: Bench) -> None:
 
     assert sorted(codes) == [0, 2], [program.told for program in programs]
     lost, won = codes.index(2), codes.index(0)
-    assert "is refused, no record was written" in programs[lost].told
+    assert "is refused. No record was written" in programs[lost].told
     assert bench.restores()[0].restore_id in programs[lost].told
     bench.assert_restored(won)
 

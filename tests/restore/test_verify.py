@@ -1,6 +1,5 @@
 """Restores read back from a real broker: a true copy passes, whatever was changed is named."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -8,43 +7,17 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from kstreams_assets.errors import ClusterUnavailableError, RestoreRecordsError
+from kstreams_assets.errors import ClusterUnavailableError, KStreamsAssetsError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.verify import (
-    SAMPLE_ENDS,
-    SAMPLE_STRETCH,
-    stretches_of,
-    verify,
-)
+from kstreams_assets.restore.verify import SAMPLE_ENDS, SAMPLE_STRETCH, stretches_of, verify
 from kstreams_assets.settings import VerifyExtent
 from spark_resources.partition_records import SCHEMA
-from spark_resources.resource import SparkSessionResource
 from tests.backup.writing import RawRecord
-from tests.restore.verifying import (
-    CONFIGS,
-    EXTRA,
-    Workplace,
-    change,
-    produced_as_planned,
-    records,
-    workplace_on,
-)
+from tests.restore.verifying import CONFIGS, EXTRA, Workplace, change, produced_as_planned, records
 from tests.streams.cluster import unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
-@pytest.fixture(scope="module")
-def workplace(
-    kafka_cluster: LocalCluster,
-    spark: SparkSessionResource,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Workplace]:
-    """The shared broker as target of restores."""
-    with workplace_on(kafka_cluster, spark, tmp_path_factory.mktemp("backup")) as found:
-        yield found
 
 
 def test_a_true_copy_passes_with_every_record_compared(workplace: Workplace) -> None:
@@ -113,7 +86,7 @@ def test_topics_deleted_or_made_anew_are_named(workplace: Workplace) -> None:
     result = workplace.verify(anew, deleted, true)
 
     assert [str(problem) for problem in result.problems] == [
-        f"{anew.plan.target}: the topic was made anew: its id is {found}, it was another-id",
+        f"{anew.plan.target}: the topic was recreated: its id is {found}, it was another-id",
         "absent: the topic is not there any more",
     ]
     assert [partition.target for partition in result.partitions] == [true.at(0), true.at(1)]
@@ -236,7 +209,7 @@ def test_a_backup_that_lost_a_record_since_is_no_proof(workplace: Workplace) -> 
     file = restored.works[1].files[0]
     pq.write_table(pq.read_table(file).slice(1), file)
 
-    with pytest.raises(RestoreRecordsError, match="gives 59 records, planned were 60"):
+    with pytest.raises(KStreamsAssetsError, match="gives 59 records, planned were 60"):
         workplace.verify(restored)
 
 

@@ -1,25 +1,13 @@
 """Restores read back from a real broker: whatever was changed is named, and nothing else."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.restore.verify import (
-    VerifyResult,
-)
-from spark_resources.resource import SparkSessionResource
+from kstreams_assets.restore.verify import VerifyResult
 from tests.backup.writing import RawRecord
-from tests.restore.verifying import (
-    EXTRA,
-    Restored,
-    Tamper,
-    Workplace,
-    change,
-    workplace_on,
-)
+from tests.restore.verifying import EXTRA, Restored, Tamper, Workplace, change
 
 pytestmark = [
     pytest.mark.kafka,
@@ -27,17 +15,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.on_store,
 ]
-
-
-@pytest.fixture(scope="module")
-def workplace(
-    kafka_cluster: LocalCluster,
-    spark: SparkSessionResource,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Workplace]:
-    """The shared broker as target of restores."""
-    with workplace_on(kafka_cluster, spark, tmp_path_factory.mktemp("backup")) as found:
-        yield found
 
 
 def swap(rows: dict[int, list[RawRecord]]) -> None:

@@ -252,7 +252,7 @@ def test_a_group_without_members() -> None:
     assert [signs(a) for a in found] == [[], [], [Sign.NOT_STARTED]]
     assert found[-1].health is Health.WAITING
     assert "group app2" in found[-1].troubles[0].found
-    assert "must be app," in found[-1].troubles[0].action
+    assert "application.id is app and" in found[-1].troubles[0].action
 
 
 def test_offsets_of_a_group_that_never_started_expire() -> None:

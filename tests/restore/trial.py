@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kstreams_assets.app.model import Store, StreamsApplication, TopicRole
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.completeness.on_restores import (
     evaluate_restore,
     require_complete,
@@ -16,30 +16,27 @@ from kstreams_assets.completeness.on_restores import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, RecoveryPoint
+from kstreams_assets.model.restores import RestoreState, StoredRestore
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.restore.context import RunContext
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_again, plan_restore
+from kstreams_assets.restore.records import restore_records
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import GroupOffset, Guarantee, RecoveryPoint
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
-from kstreams_assets.warehouse.spans import Window
 from spark_resources.work import Spark
 from tests.restore.control import await_drained, read
 from tests.store.place import warehouse_at
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.feed import Record, produce
 
 _ATTEMPTS = 6
-
-
-def connection_to(bootstrap_servers: str) -> KafkaConnection:
-    """A connection with a limit that fits a busy machine."""
-    return KafkaConnection(bootstrap_servers=bootstrap_servers, request_timeout_seconds=30)
 
 
 def settings_of(
@@ -87,15 +84,7 @@ class Source:
     def back_up(self, newest: RecoveryPoint, spark: Spark) -> None:
         """Back up everything up to a point, as one window that ends just after it."""
         window = Window(self.began_ms, newest.taken_at_ms + 1, "w0000")
-        backups = back_up(
-            self.settings,
-            [window],
-            topics=self.settings.topics,
-            newest_closed=None,
-            spark=spark,
-            run_id=unique_name("backup"),
-        )
-        assert sum(backup.records for backup in backups) > 0
+        assert BackupJob(self.settings, spark, unique_name("backup")).run([window]).records > 0
 
     def drain(self) -> None:
         """Wait until the application has processed all there is."""
@@ -105,7 +94,7 @@ class Source:
         """What is kept of the run once it has come to its end."""
         application = self.settings.application
         bootstrap_servers = self.settings.connection.bootstrap_servers
-        rewritten = [t.name for t in application.topics if not t.has_role(TopicRole.REPARTITION)]
+        rewritten = [t.name for t in application.topics if TopicRole.REPARTITION not in t.roles]
         return SourceRun(self.settings, dict(points), read(bootstrap_servers, rewritten))
 
 
@@ -211,12 +200,9 @@ def restore(
     """Plan a restore and run it up to its verification; `change` spoils what is planned."""
     plan = plan_restore(run.settings, request, target)
     assert [str(refusal) for refusal in plan.refusals] == []
-    result = run_restore(
-        run.settings,
+    result = restore_records(
+        RunContext(run.settings, target, spark, unique_name("restore")),
         change(plan),
-        target,
-        spark=spark,
-        run_id=unique_name("restore"),
         again=lambda *planned: change(plan_again(*planned)),
     )
     assert [str(problem) for problem in result.problems] == []
@@ -263,12 +249,9 @@ def own_names(label: str, point: RecoveryPoint, **asked: Any) -> RestoreRequest:
 
 def restored(settings: ApplicationSettings, plan: RestorePlan, spark: Spark) -> RestoreState:
     """What becomes of a restore of this plan to the cluster that the application is on."""
-    run = run_restore(
-        settings,
+    run = restore_records(
+        RunContext(settings, settings.connection, spark, unique_name("restore")),
         plan,
-        settings.connection,
-        spark=spark,
-        run_id=unique_name("restore"),
         log=lambda _line: None,
     )
     return run.restore.state

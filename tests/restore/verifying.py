@@ -10,22 +10,18 @@ import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.restores import PartitionProduced, StoredTopic
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, runs_of
 from kstreams_assets.restore.plan import PartitionPlan, TopicPlan
-from kstreams_assets.restore.verify import (
-    VerifyResult,
-    verify,
-)
+from kstreams_assets.restore.verify import VerifyResult, verify
 from kstreams_assets.settings import VerifyExtent
-from kstreams_assets.warehouse.restores import PartitionProduced, StoredTopic
 from spark_resources.partition_records import SCHEMA, PartitionWork
 from spark_resources.resource import SparkSessionResource
 from tests.backup.writing import RawRecord, write_raw
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 
 EXTRA = RawRecord(5, b"extra")
 RECORDS = 60
@@ -194,9 +190,7 @@ def workplace_on(
     kafka_cluster: LocalCluster, spark: SparkSessionResource, folder: Path
 ) -> Iterator[Workplace]:
     """The shared broker as target of restores."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
+    connection = connection_to(kafka_cluster.bootstrap_servers)
     with KafkaCluster(connection) as cluster:
         yield Workplace(cluster, spark, folder)
 

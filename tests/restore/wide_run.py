@@ -11,8 +11,8 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.work import Spark
-from tests.restore.trial import Source, SourceRun, connection_to, settings_of
-from tests.streams.cluster import unique_name
+from tests.restore.trial import Source, SourceRun, settings_of
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.feed import Feed, Record
 from tests.streams.wide_app import WideApp, WideTopics
 

@@ -27,14 +27,9 @@ from spark_resources.session import LazySession, cores_of
 from spark_resources.settings import SparkSettings
 from tests.backup.reading import consume, stored
 from tests.backup.writing import write
-from tests.streams.spark_cluster import (
-    WORKERS,
-    StandaloneCluster,
-    free_port,
-    python_workers_of,
-)
+from tests.repository.disk import on_disk
+from tests.streams.spark_cluster import WORKERS, StandaloneCluster, free_port, python_workers_of
 from tests.streams.workbench import Workbench
-from tests.warehouse.disk import on_disk
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

@@ -20,6 +20,7 @@ from kstreams_assets.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import (
     CarriedConnection,
@@ -30,7 +31,6 @@ from kstreams_assets.kafka.connection import (
 )
 from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.span_tasks import committed
@@ -38,20 +38,11 @@ from spark_resources.work import ReadRange
 from tests.backup.acls import Acls
 from tests.backup.writing import RawRecord, write_raw
 from tests.streams.cluster import unique_name
+from tests.streams.guarded import PASSWORDS
 
 pytestmark = pytest.mark.kafka
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
-
-
-@pytest.fixture
-def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
-    """The shared broker."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
-    with KafkaCluster(connection) as found:
-        yield found
 
 
 @pytest.fixture
@@ -242,35 +233,19 @@ def test_it_gives_up_when_no_broker_answers() -> None:
     assert time.monotonic() - began < 15  # by default a client tries for 30 s and more
 
 
-PASSWORD = "bob-secret"
-
-
-@pytest.fixture(scope="module")
-def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker that asks bob for his password and his rights."""
-    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    with LocalCluster(
-        tmp_path_factory.mktemp("rights"),
-        client_protocol="SASL_PLAINTEXT",
-        scram_users={"bob": PASSWORD},
-        properties={"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"},
-    ) as cluster:
-        yield cluster
-
-
 def test_the_right_to_read_the_topic_is_all_it_needs(
-    secure_cluster: LocalCluster, tmp_path: Path
+    guarded_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    inner = KafkaConnection(bootstrap_servers=secure_cluster.internal_bootstrap_servers)
+    inner = KafkaConnection(bootstrap_servers=guarded_cluster.internal_bootstrap_servers)
     with KafkaCluster(inner) as cluster:
         allowed, denied = (partition_of_new_topic(cluster) for _ in range(2))
         write(cluster, allowed, b"x", b"y")
-    acls = Acls(secure_cluster.internal_bootstrap_servers)
+    acls = Acls(guarded_cluster.internal_bootstrap_servers)
     acls.allow(ResourceType.TOPIC, allowed.topic, AclOperation.READ)
     password = tmp_path / "password"
-    password.write_text(PASSWORD)
+    password.write_text(PASSWORDS["bob"])
     connection = KafkaConnection(
-        bootstrap_servers=secure_cluster.bootstrap_servers,
+        bootstrap_servers=guarded_cluster.bootstrap_servers,
         security_protocol=SecurityProtocol.SASL_PLAINTEXT,
         sasl=PasswordSasl(
             mechanism="SCRAM-SHA-512", username="bob", password=Secret(file=str(password))
@@ -278,7 +253,7 @@ def test_the_right_to_read_the_topic_is_all_it_needs(
         request_timeout_seconds=5,
     )
     carried = CarriedConnection.of(connection)
-    assert PASSWORD not in repr(carried)
+    assert PASSWORDS["bob"] not in repr(carried)
     # As tasks get it, where the file may not be.
     password.unlink()
     sent: CarriedConnection = pickle.loads(pickle.dumps(carried))  # noqa: S301 (our own)

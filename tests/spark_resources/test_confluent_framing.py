@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_format import Encoding
-from kstreams_assets.warehouse.schemas import RegisteredSchema
+from kstreams_assets.model.schemas import RegisteredSchema
 from spark_resources.confluent_framing import SchemasOfRows, framed, schema_ids
 from spark_resources.protobuf_values import compile_schema
 from spark_resources.resource import SparkSessionResource

@@ -37,7 +37,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _slow(_: CarriedConnection) -> int:
-    time.sleep(20)
+    time.sleep(8)
     return 1
 
 
@@ -60,6 +60,7 @@ def _look(engine: Engine, folder: Path, secrets: list[str]) -> "subprocess.Popen
     }
     return subprocess.Popen(
         [sys.executable, "-m", spy.__name__, json.dumps(task)],
+        stdin=subprocess.PIPE,  # whose end ends it
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -91,7 +92,12 @@ def test_another_user_finds_no_secret(
             },
         }
     )
-    settings = SparkSettings(driver_memory="512m", master="local[1]", spark_config=config)
+    settings = SparkSettings(
+        driver_memory="512m",
+        master="local[1]",
+        java_options="-XX:TieredStopAtLevel=1",
+        spark_config=config,
+    )
     spark = LazySession(settings)
     held = lease(settings)
     try:

@@ -1,6 +1,5 @@
 """The engine of a host, from the processes that use it."""
 
-import contextlib
 import json
 import os
 import signal
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
 from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
+from tests.cli.application import Program
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +43,7 @@ from spark_resources.rules import new_session
 from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
 
-spark = LazySession(SparkSettings())
+spark = LazySession(SparkSettings.from_environment())
 beside = new_session(spark.spark_session)
 print(beside.range(5).count(), flush=True)
 """
@@ -50,13 +51,29 @@ _START_S = 240
 _SOON_S = 60
 
 
+@contextmanager
+def _engines_in(folder: Path) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(ENGINES_VARIABLE, str(folder))
+        # None lives long enough for what HotSpot compiles at its highest level.
+        patched.setenv("KSTREAMS_ASSETS_SPARK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+        yield folder
+        for engine in engines():
+            stop(engine)
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A place for engines of this test alone."""
-    monkeypatch.setenv(ENGINES_VARIABLE, str(tmp_path / "engines"))
-    yield tmp_path / "engines"
-    for engine in engines():
-        stop(engine)
+    with _engines_in(tmp_path / "engines") as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A place for one engine; a test finds that of the test before it, or starts one."""
+    with _engines_in(tmp_path_factory.mktemp("shared") / "engines") as folder:
+        yield folder
 
 
 def _probe(length: str = "short", **variables: str) -> subprocess.Popen[str]:
@@ -79,8 +96,8 @@ def _jvm_of(process: subprocess.Popen[str]) -> int:
     return int(pid)
 
 
-def _gone(pid: int) -> bool:
-    deadline = time.monotonic() + _SOON_S
+def _gone(pid: int, within_s: float = _SOON_S) -> bool:
+    deadline = time.monotonic() + within_s
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() >= deadline:
             return False
@@ -111,7 +128,7 @@ def test_processes_share_one_engine_which_ends_unused(folder: Path) -> None:
     assert not told.exists()
 
 
-def test_a_process_ends_that_has_not_stopped_its_sessions(folder: Path) -> None:
+def test_a_process_ends_that_has_not_stopped_its_sessions(shared: Path) -> None:
     ends = subprocess.run(
         [sys.executable, "-c", _LEAVES_SESSIONS],
         capture_output=True,
@@ -122,7 +139,7 @@ def test_a_process_ends_that_has_not_stopped_its_sessions(folder: Path) -> None:
     assert (ends.returncode, ends.stdout) == (0, "5\n"), ends.stderr
 
 
-def test_nobody_gets_in_without_the_token(folder: Path) -> None:
+def test_nobody_gets_in_without_the_token(shared: Path) -> None:
     _jvm_of(_probe())
     (engine,) = engines()
     stranger = {"KSTREAMS_ASSETS_SPARK_REMOTE": engine.url.replace(engine.token, "guessed")}
@@ -135,28 +152,42 @@ def test_nobody_gets_in_without_the_token(folder: Path) -> None:
     assert (out, err) == ("rows 10 None\n", "")
 
 
-def test_a_killed_engine_is_replaced_and_a_killed_client_frees_it(folder: Path) -> None:
-    first = _jvm_of(_probe())
-    os.kill(first, signal.SIGKILL)
-    second = _jvm_of(_probe())
-    (engine,) = engines()
-    assert second == engine.jvm_pid != first
-    os.kill(engine.pid, signal.SIGKILL)
-    assert _gone(second)
-    third = _probe("long")
-    assert third.stdout is not None
-    assert third.stdout.readline().startswith("rows 10 ")
+def test_an_interrupted_command_ends_its_job_and_leaves_the_engine(shared: Path) -> None:
+    process = _probe("long")
+    assert process.stdout is not None
+    jvm_pid = int(process.stdout.readline().split()[-1])
     time.sleep(2)  # into the job
-    third.kill()
-    third.wait(_SOON_S)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=_START_S)
+    assert process.returncode == 130
+    assert err.strip() == "Interrupted. Committed work is kept; run the same command again."
+    assert _jvm_of(_probe()) == jvm_pid
+    jvm = psutil.Process(jvm_pid)
+    deadline = time.monotonic() + _SOON_S
+    while jvm.cpu_percent(1.0) > 20:
+        assert time.monotonic() < deadline
+
+
+def test_a_killed_engine_is_replaced_and_a_killed_client_frees_it(shared: Path) -> None:
+    first = _jvm_of(_probe())
     (engine,) = engines()
+    os.kill(engine.pid, signal.SIGKILL)
+    assert _gone(first)
+    client = _probe("long")
+    assert client.stdout is not None
+    assert client.stdout.readline().startswith("rows 10 ")
+    time.sleep(2)  # into the job
+    client.kill()
+    client.wait(_SOON_S)
+    (engine,) = engines()
+    assert engine.jvm_pid != first
     jvm = psutil.Process(engine.jvm_pid)
     deadline = time.monotonic() + _SOON_S
     while jvm.cpu_percent(1.0) > 20:  # what the killed client had begun
         assert time.monotonic() < deadline
 
 
-def test_an_engine_that_has_not_noticed_its_end_keeps_nobody_out(folder: Path) -> None:
+def test_an_engine_that_has_not_noticed_its_end_keeps_nobody_out(shared: Path) -> None:
     first = _jvm_of(_probe())
     (engine,) = engines()
     os.kill(engine.pid, signal.SIGSTOP)
@@ -169,8 +200,8 @@ def test_an_engine_that_has_not_noticed_its_end_keeps_nobody_out(folder: Path) -
     assert _gone(engine.pid)
 
 
-def test_a_session_goes_on_with_another_engine_when_its_own_is_killed(folder: Path) -> None:
-    spark = LazySession(SparkSettings(driver_memory="512m", master="local[1]"))
+def test_a_session_goes_on_with_another_engine_when_its_own_is_killed(shared: Path) -> None:
+    spark = LazySession(SparkSettings.from_environment())
     try:
         assert spark.spark_session.range(10).count() == 10
         before = spark.jvm_pid()
@@ -186,74 +217,36 @@ def test_a_session_goes_on_with_another_engine_when_its_own_is_killed(folder: Pa
         spark.stop()
 
 
-def test_an_interrupted_command_ends_its_job_and_leaves_the_engine(folder: Path) -> None:
-    process = _probe("long")
-    assert process.stdout is not None
-    jvm_pid = int(process.stdout.readline().split()[-1])
-    time.sleep(2)  # into the job
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=_START_S)
-    assert process.returncode == 130
-    assert err.strip() == "Interrupted; what was committed stays, run the same command again."
-    assert _jvm_of(_probe()) == jvm_pid
-    jvm = psutil.Process(jvm_pid)
-    deadline = time.monotonic() + _SOON_S
-    while jvm.cpu_percent(1.0) > 20:
-        assert time.monotonic() < deadline
-
-
-def _command(*arguments: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "kstreams_assets.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_START_S,
-    ).stdout
-
-
-def test_it_is_started_looked_at_and_stopped_by_commands(folder: Path) -> None:
-    assert json.loads(_command("engine", "status", "--json")) == {"engines": []}
-    other = ["--driver-memory", "1g"]
-    started = json.loads(_command("engine", "start", *other, "--json"))
-    (told,) = started["engines"]
-    with contextlib.suppress(psutil.NoSuchProcess):
-        assert "-Xmx1g" in psutil.Process(told["jvm_pid"]).cmdline()
-    assert json.loads(_command("engine", "start", *other, "--json"))["engines"] == [told]
-    assert told["clients"] == "none"
-    assert _jvm_of(_probe()) == told["jvm_pid"]  # it asks for nothing else
-    larger = {"KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY": "1100m"}
-    assert _jvm_of(_probe(**larger)) != told["jvm_pid"]
-    _command("engine", "stop")
-    assert _gone(told["jvm_pid"])
-    assert json.loads(_command("engine", "status", "--json")) == {"engines": []}
-
-
-def test_the_classes_of_a_jvm_are_kept_for_the_next_one(folder: Path, tmp_path: Path) -> None:
-    archive = tmp_path / "classes.jsa"
-    variables = {"KSTREAMS_ASSETS_SPARK_CLASS_DATA_ARCHIVE": str(archive)}
-    first = _jvm_of(_probe(**variables))
-    (engine,) = engines()
-    stop(engine)
-    assert _gone(first)
-    assert archive.stat().st_size > 50_000_000
-    second = _jvm_of(_probe(**variables))
-    assert str(archive) in {region.path for region in psutil.Process(second).memory_maps()}
-
-
-def test_a_started_engine_has_run_rules_and_keeps_nothing_of_them(
-    folder: Path, tmp_path: Path
+def test_it_is_started_looked_at_and_stopped_by_commands(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program
 ) -> None:
-    scratch = tmp_path / "tmp"
+    """The first start runs rules and keeps nothing of them; its classes are kept for the next."""
+    assert json.loads(program("engine", "status", "--json").out) == {"engines": []}
+    scratch, archive = tmp_path / "tmp", tmp_path / "classes.jsa"
     scratch.mkdir()
+    archived = {"KSTREAMS_ASSETS_SPARK_CLASS_DATA_ARCHIVE": str(archive)}
+    start = ["engine", "start", "--driver-memory", "1g", "--json"]
     ended = subprocess.run(
-        [sys.executable, "-m", "kstreams_assets.cli.main", "engine", "start", "--json"],
-        env={**os.environ, "TMPDIR": str(scratch)},
+        [sys.executable, "-m", "kstreams_assets.cli.main", *start],
+        env={**os.environ, **archived, "TMPDIR": str(scratch)},
         capture_output=True,
         text=True,
         check=False,
         timeout=_START_S,
     )
     assert ended.returncode == 0, ended.stderr
-    assert len(json.loads(ended.stdout)["engines"]) == len(engines()) == 1
     assert not list(scratch.glob("kstreams-assets-warm-up-*"))
+    (told,) = json.loads(ended.stdout)["engines"]
+    assert "-Xmx1g" in psutil.Process(told["jvm_pid"]).cmdline()
+    monkeypatch.setattr("spark_resources.warm_up.warm_up", lambda *_, **__: None)
+    assert json.loads(program(*start).out)["engines"] == [told]
+    assert told["clients"] == "none"
+    assert _jvm_of(_probe()) == told["jvm_pid"]  # it asks for nothing else
+    larger = {"KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY": "1100m"}
+    assert _jvm_of(_probe(**larger)) != told["jvm_pid"]
+    program("engine", "stop")
+    assert _gone(told["jvm_pid"], within_s=_START_S)  # it writes its classes first
+    assert json.loads(program("engine", "status", "--json").out) == {"engines": []}
+    assert archive.stat().st_size > 50_000_000
+    second = _jvm_of(_probe(**archived))
+    assert str(archive) in {region.path for region in psutil.Process(second).memory_maps()}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from kstreams_assets.errors import KStreamsAssetsError
 from spark_resources import fetch_jars, jars
-from spark_resources.fetch_jars import JarsNotFetchedError
 from tests.spark_resources.fake_java import fake_java
 
 DELIVERS = """
@@ -56,7 +56,7 @@ def test_damaged_and_left_over_jars_are_replaced(home: Path) -> None:
 
 def test_other_bytes_than_locked_are_not_put_in_place(home: Path, tmp_path: Path) -> None:
     fake_java(tmp_path / "java", run=DELIVERS.replace("good", "evil"))
-    with pytest.raises(JarsNotFetchedError, match=r"a-1\.jar \(sha256 differs\)"):
+    with pytest.raises(KStreamsAssetsError, match=r"a-1\.jar \(sha256 differs\)"):
         fetch_jars.fetch_jars("kafka")
     assert only(home) == set()
 
@@ -64,7 +64,7 @@ def test_other_bytes_than_locked_are_not_put_in_place(home: Path, tmp_path: Path
 def test_what_ivy_cannot_find_is_named(home: Path, tmp_path: Path) -> None:
     says = "echo '\t\t:: org.example#a;1: not found'; exit 1"
     fake_java(tmp_path / "java", run=says)
-    with pytest.raises(JarsNotFetchedError, match=r"not found: org\.example#a;1\. Check the netw"):
+    with pytest.raises(KStreamsAssetsError, match=r"not found: org\.example#a;1\. Check the netw"):
         fetch_jars.fetch_jars("kafka")
     assert only(home) == set()
 
@@ -74,7 +74,7 @@ def test_an_ivy_that_hangs_is_given_up(
 ) -> None:
     fake_java(tmp_path / "java", run="exec sleep 60")
     monkeypatch.setattr(fetch_jars, "_FETCH_TIMEOUT_S", 0.3)
-    with pytest.raises(JarsNotFetchedError, match=r"within 0\.3 s"):
+    with pytest.raises(KStreamsAssetsError, match=r"within 0\.3 s"):
         fetch_jars.fetch_jars("kafka")
 
 

@@ -354,20 +354,6 @@ def test_any_bytes_by_every_format(spark: SparkSessionResource, values: list[byt
         _assert_json(value, row["json"]["value"])
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=SLOW)
-@given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=60)), min_size=100))
-def test_any_bytes_in_every_kind_of_store(
-    spark: SparkSessionResource, pairs: list[tuple[bytes, bytes]]
-) -> None:
-    records = [WrittenRecord(key, value, 0, value[:1] or None) for key, value in pairs]
-    rows = _rows(spark, records)
-    for kind in (StoreKind.SESSION, StoreKind.SUPPRESS, StoreKind.OUTER_JOIN):
-        store = StoreFormat(kind=kind, key=STRING, value=LONG)
-        for row in with_decoded_columns(rows, store, {}).collect():
-            missing = row["decoded_key"] is None or row["decoded_value"] is None
-            assert missing == (row["decode_error"] is not None)
-
-
 def _text(value: bytes) -> str | None:
     try:
         return value.decode()

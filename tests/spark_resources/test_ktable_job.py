@@ -12,12 +12,13 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
-from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.layout import LAYOUT_PROPERTY
 from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.model.files import NewFile
 from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.repository.committer import commit, uncommitted
+from kstreams_assets.repository.ktable_files import open_table, prepare_table, window_files
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
 from spark_resources import ktable_rows as ktable_newest
 from spark_resources.data_files import NewFolder, SnapshotFile
 from spark_resources.failures import SparkJobError
@@ -124,7 +125,7 @@ def test_rows_statistics_and_problems(spark: SparkSessionResource, tmp_path: Pat
     }
     table = DeltaTable(path)
     assert table.metadata().configuration[LAYOUT_PROPERTY] == "1"
-    assert len(window_files(open_table(path), path)["w"]) == 1
+    assert len(window_files(path)["w"]) == 1
 
 
 def test_other_windows_stay_and_no_rows_are_a_window_too(
@@ -144,11 +145,11 @@ def test_of_files_at_the_edges_only_the_ranges_count(
     path = tmp_path / "table"
     base = _work(span_file(tmp_path / "base.parquet", _stored(range(10))))
     _write(spark, path, base)
-    files = window_files(open_table(path), path)["w"]
+    files = window_files(path)["w"]
     work = replace(
         _work(),
         window="x",
-        base_files=tuple(file for file, _ in files),
+        base_files=tuple(file.path for file in files),
         base_ranges={0: [OffsetRange(2, 4)]},
         cut_files=(span_file(tmp_path / "cut.parquet", _stored(range(20, 30))),),
         ranges={0: [OffsetRange(5, 22), OffsetRange(25, 26)]},
@@ -198,7 +199,7 @@ def test_files_of_a_reasonable_size(spark: SparkSessionResource, tmp_path: Path)
     for size, count in ((2.5 * _FILE_BYTES, 3), (1_000.0, 1)):
         work = _work(*files, records=90, record_bytes=size / 90)
         _write(spark, path, work)
-        assert len(window_files(open_table(path), path)["w"]) == count
+        assert len(window_files(path)["w"]) == count
 
 
 def test_the_cause_of_a_failure_is_told(spark: SparkSessionResource, tmp_path: Path) -> None:

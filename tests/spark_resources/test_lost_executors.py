@@ -19,23 +19,23 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.records import file_actions
-from kstreams_assets.warehouse.restores import RestoreState
-from kstreams_assets.warehouse.table import delta_table
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.repository.delta_log import delta_table
+from kstreams_assets.repository.records import file_actions
+from kstreams_assets.settings import ApplicationSettings, BackupSettings
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
+from tests.repository.disk import on_disk
 from tests.restore.control import read
 from tests.restore.killing import RECORDS, KillSource, Restoring, make_source
 from tests.streams.cluster import unique_name
 from tests.streams.spark_cluster import StandaloneCluster, python_workers_of
 from tests.streams.workbench import NoSpark
-from tests.warehouse.disk import on_disk
 
 pytestmark = [
     *(pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill, pytest.mark.cluster),
@@ -138,14 +138,7 @@ def _warehouse_at(source: KillSource, folder: Path) -> ApplicationSettings:
 
 
 def _back_up(settings: ApplicationSettings, source: KillSource, spark: Spark) -> None:
-    back_up(
-        settings,
-        [source.window],
-        topics=settings.topics,
-        newest_closed=None,
-        spark=spark,
-        run_id=unique_name("backup"),
-    )
+    BackupJob(settings, spark, unique_name("backup")).run([source.window])
 
 
 def _records(settings: ApplicationSettings) -> pa.Table:
@@ -164,8 +157,7 @@ def test_a_backup(
     tmp_path: Path,
 ) -> None:
     reference = _warehouse_at(source, tmp_path / "reference")
-    alone = replace(reference.backup, few_offsets=10 * RECORDS)
-    _back_up(replace(reference, backup=alone), source, NoSpark())
+    _back_up(replace(reference, backup=BackupSettings()), source, NoSpark())
     wanted = _records(reference)
     assert wanted.num_rows == RECORDS
     duration_s = _timed(lambda: _back_up(_warehouse_at(source, tmp_path / "timed"), source, spark))

@@ -72,5 +72,5 @@ def test_the_command_ends_with_one_line(probe: str, number: signal.Signals, tmp_
     assert err.rstrip().endswith(line)
     assert "Spark" in line
     assert "un the same again" in line
-    for riddle in ("<_", "StatusCode", "not foreseen", "debug_error_string"):
+    for riddle in ("<_", "StatusCode", "not expected", "debug_error_string"):
         assert riddle not in err

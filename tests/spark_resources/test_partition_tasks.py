@@ -62,7 +62,7 @@ def test_an_error_of_ours_arrives_with_its_facts(spark: SparkSessionResource) ->
         run_partition_tasks(spark.spark_session, [0, 1], task)
     assert (it.value.operation, it.value.resource) == ("produce", "orders-1")
     assert "Java" not in str(it.value)
-    assert it.value.remedy.startswith("Look")
+    assert it.value.remedy.startswith("Check the log")
 
 
 def test_any_other_error_is_one_line(spark: SparkSessionResource) -> None:

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import LeaseLostError
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.store import ObjectStoreSettings
+from kstreams_assets.store.locks import LeaseLostError
 from tests.backup.samples import application, cut, point
 
 

@@ -6,23 +6,25 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from urllib.parse import urlsplit
 
+from tests.relaying import Listener, serving
+
 _BYTES = 65_536
 
 
-class Relay:
+class Relay(Listener):
     """Passes requests and answers on, except those that a test drops."""
 
     def __init__(self, endpoint: str) -> None:
+        super().__init__()
         parts = urlsplit(endpoint)
         self._store = (parts.hostname or "", parts.port or 80)
-        self._server = socket.create_server(("127.0.0.1", 0))
         self._drops_request: Callable[[bytes], bool] = lambda _: False
         self._drops_answer: Callable[[bytes], bool] = lambda _: False
 
     @property
     def endpoint(self) -> str:
         """Its URL."""
-        return f"http://127.0.0.1:{self._server.getsockname()[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -41,19 +43,6 @@ class Relay:
             yield
         finally:
             self._drops_answer = lambda _: False
-
-    def serve(self) -> None:
-        """Take connections until it is closed."""
-        with suppress(OSError):
-            while True:
-                client, _ = self._server.accept()
-                threading.Thread(target=self._relay, args=(client,), daemon=True).start()
-
-    def close(self) -> None:
-        """Take no more connections."""
-        # a blocked accept() ends with the shutdown only
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
 
     def _relay(self, client: socket.socket) -> None:
         """Serve a connection; once something of it was dropped, nothing more is passed on."""
@@ -82,9 +71,5 @@ class Relay:
 @contextmanager
 def relaying(endpoint: str) -> Iterator[Relay]:
     """A relay before this endpoint."""
-    relay = Relay(endpoint)
-    threading.Thread(target=relay.serve, daemon=True).start()
-    try:
+    with serving(Relay(endpoint)) as relay:
         yield relay
-    finally:
-        relay.close()

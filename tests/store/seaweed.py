@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -72,12 +73,7 @@ class SeaweedFS:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._ports:
             self._ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
-        identities = [
-            _identity("writer", (self.key, self.secret), ["Admin", "Read", "Write", "List"]),
-            _identity("reader", self.reader, ["Read", "List"]),
-        ]
-        config = self.folder / "s3.json"
-        config.write_text(json.dumps({"identities": identities}), encoding="utf-8")
+        config = self._write_identities()
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         self.process = GuardedProcess(
@@ -107,6 +103,26 @@ class SeaweedFS:
             assert self.process.returncode is None, (self.folder / "weed.log").read_text()[-2000:]
             assert time.monotonic() < deadline, "SeaweedFS did not start"
             time.sleep(0.2)
+
+    def replace_key(self, key: str) -> None:
+        """Give the writer another key, with the same secret; it knows the old one no more."""
+        self.key = key
+        self._write_identities()
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGHUP)
+        deadline = time.monotonic() + _START_S
+        while not self._answers():
+            assert time.monotonic() < deadline, "SeaweedFS did not take the key"
+            time.sleep(0.1)
+
+    def _write_identities(self) -> Path:
+        identities = [
+            _identity("writer", (self.key, self.secret), ["Admin", "Read", "Write", "List"]),
+            _identity("reader", self.reader, ["Read", "List"]),
+        ]
+        config = self.folder / "s3.json"
+        config.write_text(json.dumps({"identities": identities}), encoding="utf-8")
+        return config
 
     def _answers(self) -> bool:
         """Whether the bucket is there; it is made as soon as that can be done."""

@@ -23,32 +23,29 @@ import pytest
 from botocore.session import Session
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets import store as store_module
 from kstreams_assets.errors import ConfigurationError, WarehouseError
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import LeaseLostError, LockHandle, WarehouseLockedError, warehouse_lock
+from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.model.spans import Window
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.repository.delta_log import drop_old_log, log_names, make_checkpoint
+from kstreams_assets.repository.fences import put_in_order
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.records import open_records
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.store import (
     ConditionError,
     NewObject,
     ObjectPath,
-    fetched,
+    access,
     file_digest,
     local_hours,
-    put_text,
-    readable,
-    remove_tree,
-    require_conditions,
-    storage_options,
-    store_time,
+    store_at,
     write_parquet,
 )
-from kstreams_assets.warehouse import delta_log
-from kstreams_assets.warehouse.delta_log import drop_old_log, log_names, make_checkpoint
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import open_records
-from kstreams_assets.warehouse.spans import Window
-from kstreams_assets.warehouse.table import is_warehouse, make_warehouse, require_backup
+from kstreams_assets.store.access import Credentials
+from kstreams_assets.store.locks import LeaseLostError, LockHandle, WarehouseLockedError
+from kstreams_assets.store.objects import ObjectStore
 from tests.backup.samples import cut, point
 from tests.store.seaweed import BUCKET, SeaweedFS, seaweed, store
 from tests.store.writer_process import APPLICATION
@@ -60,15 +57,15 @@ _LEASE_S = 6.0
 
 
 def test_the_clock_of_the_store(store: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert abs(store_time(store) - time.time()) < 60
+    assert abs(store_at(store).now() - time.time()) < 60
     assert not list(store.below())
     assert local_hours(store, 6) == 6
     real = time.time
-    monkeypatch.setattr(store_module.time, "time", lambda: real() + 3.5 * 3600)
+    monkeypatch.setattr(time, "time", lambda: real() + 3.5 * 3600)
     assert local_hours(store, 6) == 10
-    monkeypatch.setattr(store_module.time, "time", lambda: real() - 3.5 * 3600)
+    monkeypatch.setattr(time, "time", lambda: real() - 3.5 * 3600)
     assert local_hours(store, 6) == 3
-    monkeypatch.setattr(store_module.time, "time", lambda: real() - 24 * 3600)
+    monkeypatch.setattr(time, "time", lambda: real() - 24 * 3600)
     assert local_hours(store, 6) == 0
 
 
@@ -79,21 +76,24 @@ def test_the_log_is_kept_by_the_clock_of_the_store(
     table = store / "table"
     for number in range(5):
         rows = pa.table({"x": [number]})
-        write_deltalake(str(table), rows, mode="append", storage_options=storage_options(table))
+        write_deltalake(
+            str(table), rows, mode="append", storage_options=store_at(table).delta_options()
+        )
         if number == 2:
             make_checkpoint(table)
     names = set(log_names(table))
     drop_old_log(table)
     assert set(log_names(table)) == names
-    monkeypatch.setattr(delta_log, "store_time", lambda place: store_time(place) + 3_000)
+    now = ObjectStore.now
+    monkeypatch.setattr(ObjectStore, "now", lambda place: now(place) + 3_000)
     drop_old_log(table)
     assert set(log_names(table)) == names
-    monkeypatch.setattr(delta_log, "store_time", lambda place: store_time(place) + 3_700)
+    monkeypatch.setattr(ObjectStore, "now", lambda place: now(place) + 3_700)
     drop_old_log(table)
     assert names - set(log_names(table)) == {f"{version:020d}.json" for version in (0, 1)}
     for version in (2, 3, 4):
         assert (
-            DeltaTable(str(table), version=version, storage_options=storage_options(table))
+            DeltaTable(str(table), version=version, storage_options=store_at(table).delta_options())
             .to_pyarrow_table()
             .num_rows
             == version + 1
@@ -120,7 +120,7 @@ class TestObjects:
         assert [one.name for one in store.iterdir()] == ["a"]
         assert list(store.glob("*/*.json")) == [place] == list(store.rglob("*.json"))
         assert list(store.glob("*.json")) == []
-        remove_tree(store)
+        store_at(store).remove_tree()
         assert not store.is_dir()
 
     def test_a_condition_that_does_not_hold(self, store: ObjectPath) -> None:
@@ -142,19 +142,39 @@ class TestObjects:
         digest = file.finish()
         assert place.stat().st_size == file.size == 30 * 1024**2
         assert file_digest(place) == digest
-        with fetched(place) as local:
+        with store_at(place).fetched() as local:
             assert local.read_bytes() == data * 30
         assert not local.exists()
+
+    def test_a_file_that_takes_longer_than_its_keys(
+        self, store: ObjectPath, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[float] = []
+
+        def ending(_: str | None) -> Credentials:
+            asked.append(time.time())
+            return Credentials(seaweed.key, seaweed.secret, None, asked[-1] + 1.0)
+
+        monkeypatch.setattr(access, "_credentials", ending)
+        place, data = store / "slow", os.urandom(9 * 1024**2)
+        file = NewObject(place)
+        begun = len(asked)
+        for _ in range(3):
+            file.write(data)
+            time.sleep(0.2)
+        digest = file.finish()
+        assert len(asked) > begun
+        assert file_digest(place) == digest
 
     def test_parquet(self, store: ObjectPath) -> None:
         rows = pa.table({"number": list(range(1000))})
         write_parquet(rows, store / "rows.parquet")
-        assert pq.ParquetFile(readable(store / "rows.parquet")).read() == rows
+        assert pq.ParquetFile(store_at(store / "rows.parquet").readable()).read() == rows
 
     def test_encryption_at_rest(self, store: ObjectPath, seaweed: SeaweedFS) -> None:
         place = seaweed.place(encryption="AES256")
         (place / "x").write_text("there")
-        RecoveryPointTable(Warehouse(place)).append(point(1000, cut(0, 10), point_id="p"))
+        Repository(Warehouse(place), "shop").points.append(point(1000, cut(0, 10), point_id="p"))
         client = Session().create_client("s3", endpoint_url=seaweed.endpoint)
         for path in [place / "x", *place.rglob("*.parquet")]:
             told = client.head_object(Bucket=path.bucket, Key=path.key)
@@ -174,22 +194,22 @@ class TestObjects:
 
 
 def _points(warehouse: Warehouse) -> list[str]:
-    return [one.id for one in RecoveryPointTable(warehouse).newest("shop", 100)]
+    return [one.id for one in Repository(warehouse, "shop").points.newest(100)]
 
 
 class TestTables:
     def test_rows_come_back(self, store: ObjectPath) -> None:
         warehouse = Warehouse(store)
-        assert not is_warehouse(store)
+        assert not Warehouse(store).exists
         for number in range(3):
             made = point(1000 + number, cut(0, 10), point_id=f"p{number}")
-            RecoveryPointTable(warehouse).append(made)
-        assert is_warehouse(store)
+            Repository(warehouse, made.application_id).points.append(made)
+        assert Warehouse(store).exists
         assert sorted(_points(warehouse)) == ["p0", "p1", "p2"]
 
     def test_a_folder_that_was_copied_there_goes_on(self, store: ObjectPath, tmp_path: Any) -> None:
         local = Warehouse(tmp_path)
-        RecoveryPointTable(local).append(point(1000, cut(0, 10), point_id="before"))
+        Repository(local, "shop").points.append(point(1000, cut(0, 10), point_id="before"))
         with warehouse_lock(local.lock_file("shop"), purpose="test", wait_s=0) as lock:
             epoch = lock.epoch
         for file in tmp_path.rglob("*"):
@@ -198,7 +218,7 @@ class TestTables:
 
         moved = Warehouse(store)
         assert _points(moved) == ["before"]
-        RecoveryPointTable(moved).append(point(2000, cut(0, 20), point_id="after"))
+        Repository(moved, "shop").points.append(point(2000, cut(0, 20), point_id="after"))
         assert sorted(_points(moved)) == ["after", "before"]
         with warehouse_lock(moved.lock_file("shop"), purpose="test", wait_s=10) as lock:
             assert lock.epoch > epoch
@@ -208,13 +228,13 @@ class TestTables:
         program = (
             "import sys\n"
             "from kstreams_assets.layout import Warehouse\n"
-            "from kstreams_assets.warehouse.points import RecoveryPointTable\n"
+            "from kstreams_assets.repository.repository import Repository\n"
             "from tests.backup.samples import cut, point\n"
             "for n in range(12):\n"
             "    made = point(1000 + n, cut(0, 10), point_id=f'{sys.argv[2]}-{n}')\n"
-            "    RecoveryPointTable(Warehouse.at(sys.argv[1])).append(made)\n"
+            "    Repository(Warehouse.at(sys.argv[1]), 'shop').points.append(made)\n"
         )
-        make_warehouse(store)
+        Warehouse(store).make()
         writers = [
             subprocess.Popen([sys.executable, "-c", program, str(store), name]) for name in "abc"
         ]
@@ -229,9 +249,9 @@ class TestWhatStandsInTheWay:
     def _refused(self, place: ObjectPath, seaweed: SeaweedFS) -> str:
         began = time.monotonic()
         with pytest.raises((WarehouseError, ConfigurationError)) as caught:
-            make_warehouse(place)
+            Warehouse(place).make()
         with pytest.raises((WarehouseError, ConfigurationError)):
-            RecoveryPointTable(Warehouse(place)).newest("shop", 1)
+            Repository(Warehouse(place), "shop").points.newest(1)
         assert time.monotonic() - began < 60
         said = str(caught.value)
         assert "\n" not in said
@@ -261,13 +281,15 @@ class TestWhatStandsInTheWay:
     def test_no_right_to_write(
         self, store: ObjectPath, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        RecoveryPointTable(Warehouse(store)).append(point(1000, cut(0, 10), point_id="there"))
+        Repository(Warehouse(store), "shop").points.append(
+            point(1000, cut(0, 10), point_id="there")
+        )
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", seaweed.reader[0])
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", seaweed.reader[1])
         place = seaweed.place(store.key)
         assert _points(Warehouse(place)) == ["there"]
         with pytest.raises(WarehouseError) as caught:
-            RecoveryPointTable(Warehouse(place)).append(point(2000, cut(0, 10)))
+            Repository(Warehouse(place), "shop").points.append(point(2000, cut(0, 10)))
         assert "denies these credentials the right" in str(caught.value)
         assert "Give these credentials the right" in str(caught.value)
 
@@ -283,11 +305,11 @@ class TestWhatStandsInTheWay:
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
         monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
         with pytest.raises(ConfigurationError, match="There are no credentials"):
-            make_warehouse(seaweed.place())
+            Warehouse(seaweed.place()).make()
 
     def test_nothing_there_yet(self, store: ObjectPath) -> None:
         with pytest.raises(WarehouseError, match="there is no warehouse") as caught:
-            require_backup(Warehouse(store), "shop")
+            Repository(Warehouse(store), "shop").require_backup()
         assert "Check bucket and prefix" in str(caught.value)
 
 
@@ -350,7 +372,7 @@ class TestStoresWithoutConditions:
         with _without_conditions() as endpoint:
             place = seaweed.place(endpoint=endpoint)
             with pytest.raises(ConfigurationError, match="ignores conditions") as caught:
-                make_warehouse(place)
+                Warehouse(place).make()
             assert "\n" not in str(caught.value)
             with (
                 pytest.raises(ConfigurationError, match="ignores conditions"),
@@ -360,7 +382,7 @@ class TestStoresWithoutConditions:
             assert _Double.objects == {}
 
     def test_the_real_one_is_not(self, store: ObjectPath) -> None:
-        require_conditions(store)
+        store_at(store).require_conditions()
         assert not store.is_dir()
 
 
@@ -441,8 +463,8 @@ class TestOneWriter:
         self, store: ObjectPath, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As if it had been stopped after its last look at the lease: only the epoch stands."""
-        from kstreams_assets.warehouse.committer import commit, fence, uncommitted
-        from kstreams_assets.warehouse.records import ensure_records
+        from kstreams_assets.repository.committer import commit, fence, uncommitted
+        from kstreams_assets.repository.records import ensure_records
         from tests.store.writer_process import new_file
 
         path = Warehouse(store).records(APPLICATION)
@@ -528,13 +550,13 @@ class TestOneWriter:
             assert _line(first) == "refused"
         with _recorder(store) as third:
             assert [_line(third), _line(third)] == ["read", "stored 2"]
-        instants = RecoveryPointTable(Warehouse(store)).instants("shop")
+        instants = Repository(Warehouse(store), "shop").points.instants()
         assert sorted(instant.sequence or 0 for instant in instants) == [1, 2]
 
     @pytest.mark.drill
     def test_two_hundred_rounds_of_contention(self, store: ObjectPath) -> None:
         """Two processes that share nothing but the store: no commit lost, none twice."""
-        make_warehouse(store)
+        Warehouse(store).make()
         rounds = 100
         with _writer(store, "a", rounds) as a, _writer(store, "b", rounds) as b:
             told = [process.communicate(timeout=560)[0] for process in (a, b)]
@@ -564,7 +586,7 @@ class TestSeveralApplications:
         for name in ("a", "a", "a", "b"):
             with warehouse_lock(warehouse.lock_file(name), purpose="test", wait_s=0) as lock:
                 ledger = Ledger(warehouse, name)
-                ledger.fence(lock)
+                put_in_order(Repository(warehouse, name), Lock.APPLICATION, lock, ())
                 ledger.keep_increments(window, [], lock)
 
     def test_a_copy_without_locks_goes_on(self, tmp_path: Path) -> None:
@@ -577,7 +599,7 @@ class TestSeveralApplications:
         with warehouse_lock(warehouse.lock_file("a"), purpose="test", wait_s=0) as lock:
             with pytest.raises(LeaseLostError, match="a later writer has committed"):
                 Ledger(warehouse, "a").keep_increments(window, [], lock)
-            Ledger(warehouse, "a").fence(lock)
+            put_in_order(Repository(warehouse, "a"), Lock.APPLICATION, lock, ())
             Ledger(warehouse, "a").keep_increments(window, [], lock)
 
     def test_the_ledger_refuses_who_was_followed(self, store: ObjectPath) -> None:
@@ -587,10 +609,10 @@ class TestSeveralApplications:
         with warehouse_lock(lock_file, purpose="late", wait_s=0) as late:
             ledger.keep_increments(window, [], late)
             held = json.loads(lock_file.read_text(encoding="utf-8"))
-            put_text(lock_file, json.dumps({"epoch": held["epoch"], "free": True}))
+            store_at(lock_file).put_text(json.dumps({"epoch": held["epoch"], "free": True}))
             with warehouse_lock(lock_file, purpose="next", wait_s=0) as following:
                 following.is_taken_over = True
-                ledger.fence(following)
+                put_in_order(Repository(warehouse, "a"), Lock.APPLICATION, following, ())
             with pytest.raises(LeaseLostError):
                 ledger.keep_increments(window, [], late)
 

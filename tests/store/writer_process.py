@@ -11,10 +11,12 @@ import uuid
 import pyarrow as pa
 
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import LeaseLostError, warehouse_lock
+from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.model.files import NewFile
+from kstreams_assets.repository.committer import commit, fence, uncommitted
+from kstreams_assets.repository.records import RECORDS, ensure_records
 from kstreams_assets.store import ObjectStoreSettings, StorePath, write_parquet
-from kstreams_assets.warehouse.committer import NewFile, commit, fence, uncommitted
-from kstreams_assets.warehouse.records import RECORDS, ensure_records
+from kstreams_assets.store.locks import LeaseLostError
 
 APPLICATION = "shop"
 

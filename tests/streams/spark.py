@@ -1,4 +1,4 @@
-"""One engine for the tests of a process and the commands that they run."""
+"""One engine for all processes of a run of tests, and the commands that they start."""
 
 import os
 import shutil
@@ -34,7 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Engines of this process alone: tests kill the workers of theirs."""
+    """An engine of this run alone, which its worker processes find by the environment."""
+    if hasattr(config, "workerinput"):
+        return
     os.environ[ENGINES_VARIABLE] = tempfile.mkdtemp(prefix="kstreams-engines-")
     os.environ["KSTREAMS_ASSETS_SPARK_MASTER"] = "local[2]"
     if config.getoption("--on-cluster"):
@@ -46,7 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop them."""
+    """Stop it; a worker process leaves it to the others."""
+    if hasattr(config, "workerinput"):
+        return
     for engine in engines():
         stop(engine)
     shutil.rmtree(os.environ[ENGINES_VARIABLE], ignore_errors=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from examples.streams.process import StreamsProcess
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.topics import TopicSpec
 from spark_resources.java import JavaProgram
 
 PROGRAM: Final = JavaProgram(Path(__file__).with_name("StaticApp.java"))

@@ -8,8 +8,8 @@ from typing import Final
 
 from examples.streams.process import StreamsProcess
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.topics import TopicSpec
 from spark_resources.java import JavaProgram
 
 PROGRAM: Final = JavaProgram(Path(__file__).with_name("TableApp.java"))

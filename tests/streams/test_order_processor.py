@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 import examples
-from examples.order_processor.application import (
-    OrderProcessor,
-    create_topics,
-    describe_topology,
-)
+from examples.order_processor.application import OrderProcessor, create_topics, describe_topology
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
 from kstreams_assets.errors import ProcessError
@@ -101,10 +96,7 @@ def test_totals_and_rejected_orders(kafka_cluster: LocalCluster, tmp_path: Path)
     assert set(reasons) == {None, "no customer", "no positive amount", "not JSON"}
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-def test_totals_survive_a_stop_and_a_start(
-    kafka_cluster: LocalCluster, tmp_path: Path, guarantee: str
-) -> None:
+def test_totals_survive_a_stop_and_a_start(kafka_cluster: LocalCluster, tmp_path: Path) -> None:
     prefix = unique_name("restart") + "."
     create_topics(kafka_cluster.bootstrap_servers, topic_prefix=prefix)
     generator = OrderGenerator(seed=8, customers=20)
@@ -112,7 +104,6 @@ def test_totals_survive_a_stop_and_a_start(
         kafka_cluster.bootstrap_servers,
         state_dir=tmp_path / "state",
         application_id=unique_name("app"),
-        guarantee="exactly_once_v2" if guarantee == "exactly_once_v2" else "at_least_once",
         topic_prefix=prefix,
         commit_interval_ms=100,
     )
@@ -129,25 +120,6 @@ def test_totals_survive_a_stop_and_a_start(
             expected = customer_totals(generator.orders(range(sent)))
             assert await_totals(kafka_cluster, prefix + "customer-totals", expected) == expected
         assert not application.running
-
-
-def test_internal_topics_have_their_streams_names(
-    kafka_cluster: LocalCluster, tmp_path: Path
-) -> None:
-    prefix, application_id = unique_name("names") + ".", unique_name("app")
-    create_topics(kafka_cluster.bootstrap_servers, topic_prefix=prefix)
-    with OrderProcessor(
-        kafka_cluster.bootstrap_servers,
-        state_dir=tmp_path / "state",
-        application_id=application_id,
-        topic_prefix=prefix,
-    ):
-        admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
-        topics = admin.list_topics(timeout=10).topics
-    assert {topic for topic in topics if topic.startswith(application_id)} == {
-        f"{application_id}-orders-by-customer-repartition",
-        f"{application_id}-order-totals-changelog",
-    }
 
 
 def test_missing_topics_are_one_clear_error(kafka_cluster: LocalCluster, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from kstreams_assets.app.declarations import Declarations, StoreDeclaration
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.topics import TopicSpec
 from spark_resources.java import JavaProgram
 
 PROGRAM: Final = JavaProgram(Path(__file__).with_name("WideApp.java"))

@@ -3,35 +3,36 @@
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pyspark.sql import SparkSession
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.backup.context import RunContext
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Evaluation
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import evidence, methods
 from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.store.place import warehouse_at
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 from tests.timing import eventually
 
 
@@ -47,6 +48,12 @@ class NoSpark:
         """Nothing is missing."""
 
 
+class OnSpark(BackupSettings):
+    """With these Spark reads also what is little; else the same tasks run in this process."""
+
+    few_offsets: ClassVar[int] = 0
+
+
 @dataclass(slots=True)
 class Workbench:
     """One application without code: just topics, recovery points and backups of them."""
@@ -57,7 +64,7 @@ class Workbench:
     application_id: str
     roles: dict[str, TopicRoles] = field(default_factory=dict)
     windows: list[Window] = field(default_factory=list)
-    settings: BackupSettings = field(default_factory=lambda: BackupSettings(few_offsets=0))
+    settings: BackupSettings = field(default_factory=BackupSettings)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -118,7 +125,7 @@ class Workbench:
 
     def points(self) -> list[RecoveryPoint]:
         """All recovery points of the application, in the order in which they were taken."""
-        return RecoveryPointTable(self.warehouse).newest(self.application_id, 1000)[::-1]
+        return Repository(self.warehouse, self.application_id).points.newest(1000)[::-1]
 
     def close_window(self) -> Window:
         """Take a recovery point and let the window end just after it; the next begins there."""
@@ -132,16 +139,15 @@ class Workbench:
     def run(self, *, topics: Sequence[str] | None = None) -> BackupRun:
         """A run over the application's topics, or these of them."""
         chosen = [t for t in self.application.topics if topics is None or t.name in topics]
-        return BackupRun(
-            application=self.application,
+        ctx = RunContext(
+            settings=replace(self.application_settings, backup=self.settings),
             topics=tuple(chosen),
             cluster=self.cluster,
-            warehouse=self.warehouse,
             spark=self.spark,
             run_id=f"test-{uuid.uuid4().hex[:8]}",
             begins_ms=self.windows[0].start_ms if self.windows else 0,
-            settings=self.settings,
         )
+        return BackupRun(ctx)
 
     def back_up(self, *windows: Window, topics: Sequence[str] | None = None) -> list[WindowBackup]:
         """Back up windows (all closed ones when none is given)."""
@@ -171,9 +177,7 @@ def workbench(
     kafka_cluster: LocalCluster, spark: SparkSessionResource, tmp_path: Path
 ) -> Iterator[Workbench]:
     """An application of its own on the shared broker, with an empty warehouse."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
+    connection = connection_to(kafka_cluster.bootstrap_servers)
     with KafkaCluster(connection) as cluster:
         yield Workbench(
             cluster=cluster,
@@ -181,6 +185,12 @@ def workbench(
             spark=spark,
             application_id=unique_name("app"),
         )
+
+
+@pytest.fixture
+def on_spark(workbench: Workbench) -> None:
+    """Backups of the workbench are read by Spark, however little there is."""
+    workbench.settings = OnSpark()
 
 
 @pytest.fixture

@@ -1,38 +1,35 @@
-"""Copies a warehouse in a process of its own, which kills itself when it comes to a certain step.
+"""A copy of a warehouse during which its process is killed when it comes to a certain step.
 
-Arguments: source, copy, the number of the step. Steps are moments at which a file gets its name,
-counted from 0, each once before and once after; the number of all of them is printed at the end.
+Steps are moments at which a file gets its name, counted from 0, each once before and once after.
 """
 
+import itertools
 import os
 import signal
-import sys
 from pathlib import Path
 
+import pytest
+
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.store import place_at
-from kstreams_assets.upkeep.copy import copy_warehouse
-
-_real = Path.replace
-_steps = 0
+from kstreams_assets.upkeep.copy import CopyJob
 
 
-def _step() -> None:
-    global _steps
-    if _steps == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    _steps += 1
+def copy_and_die(source: Path, to: Path, last: int = -1) -> int:
+    """Copy, and die in step `last`; how many steps there were."""
+    steps = itertools.count()
+    rename = Path.replace
 
+    def step() -> None:
+        if next(steps) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def _replace(self: Path, target: Path) -> Path:
-    _step()
-    found = _real(self, target)
-    _step()
-    return found
+    def replace(path: Path, target: Path) -> Path:
+        step()
+        found = rename(path, target)
+        step()
+        return found
 
-
-if __name__ == "__main__":
-    Path.replace = _replace  # type: ignore[method-assign,assignment]
-    result = copy_warehouse(Warehouse.at(sys.argv[1]), place_at(sys.argv[2]))
-    assert not result.lacking
-    sys.stdout.write(f"{_steps}\n")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Path, "replace", replace)
+        assert not CopyJob(Warehouse(source), to).run().lacking
+    return next(steps)

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.layout import Warehouse
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.table import MARKER
+from kstreams_assets.layout import MARKER, Warehouse
+from kstreams_assets.repository.ledger import Ledger
 
 STORE: Final = "sums"
 

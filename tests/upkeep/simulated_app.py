@@ -5,10 +5,13 @@ restore of a point has to give is known, so that nothing that happens to the bac
 change it unnoticed.
 """
 
+import copy
 import random
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,24 +20,13 @@ import pyarrow.parquet as pq
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.backup.result import TopicBackup
+from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.offsets import (
-    OffsetMap,
-    OffsetRange,
-    RangeSet,
-    TopicPartitionId,
-    runs_of,
-)
-from kstreams_assets.settings import ApplicationSettings, KeepSettings, WindowSchedule
-from kstreams_assets.store import readable
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
+from kstreams_assets.model.data_files import renumbered
+from kstreams_assets.model.files import NewFile
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import (
     Guarantee,
     Method,
     PartitionCut,
@@ -43,28 +35,33 @@ from kstreams_assets.warehouse.point import (
     WantedPartition,
     new_point_id,
 )
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import SpanId, contents_of, ensure_records, renumbered
-from kstreams_assets.warehouse.restores import (
-    OffsetMapsTable,
+from kstreams_assets.model.restores import (
     PartitionProduced,
     RestoreMode,
-    RestoresTable,
     RestoreState,
     StoredRestore,
     StoredTopic,
 )
-from kstreams_assets.warehouse.spans import (
+from kstreams_assets.model.spans import (
     Gap,
     GapCause,
     SpanContent,
+    SpanId,
     SpanPlan,
     SpanResult,
     TopicFacts,
     Window,
 )
-from kstreams_assets.warehouse.table import make_warehouse
+from kstreams_assets.model.tables import Lock
+from kstreams_assets.offsets import OffsetMap, OffsetRange, RangeSet, TopicPartitionId, runs_of
+from kstreams_assets.repository.committer import commit, uncommitted
+from kstreams_assets.repository.ledger import Ledger, TopicFactsTable
+from kstreams_assets.repository.records import contents_of, ensure_records
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings, KeepSettings, WindowSchedule
+from kstreams_assets.store import store_at
 from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles
+from tests.repository.disk import on_disk
 
 APPLICATION_ID: Final = "shop"
 INPUT, FLIGHT, STATE, OUTPUT = (
@@ -175,7 +172,7 @@ class SimulatedApp:
                 if topic.roles.is_read_by_group:
                     made.committed[id_] = 0
         made.configs |= {name: configs for name, (_, configs) in more.items()}
-        make_warehouse(warehouse.root)
+        warehouse.make()
         return made
 
     @property
@@ -221,8 +218,8 @@ class SimulatedApp:
             self.topic_ids[topic] = f"{topic}-{id_of}"
             topics.append(StoredTopic(topic, topic, f"{topic}-{id_of}", (0,) * PARTITIONS, records))
         self.cluster_id = cluster_id
-        OffsetMapsTable(warehouse).record(APPLICATION_ID, id_of, produced)
-        RestoresTable(warehouse).append(
+        Repository(warehouse, APPLICATION_ID).offset_maps.record(id_of, produced)
+        Repository(warehouse, APPLICATION_ID).restores.append(
             StoredRestore(
                 application_id=APPLICATION_ID,
                 restore_id=id_of,
@@ -267,6 +264,18 @@ class SimulatedApp:
                 at_ms = window.start_ms + length * (number + 1) // points_in_window - 1_000
                 self.take(at_ms)
             self.back_up(window)
+
+    def produce(self, window: Window) -> None:
+        """Work for a while, without a point."""
+        self._work(window)
+
+    def follow(self, window: Window, *, increments: int) -> None:
+        """Live through the begin of a window, and back up each point by an increment."""
+        length = window.end_ms - window.start_ms
+        for number in range(increments):
+            self._work(window)
+            self.take(window.start_ms + length * (number + 1) // (increments + 1))
+            self.back_up(window.increment(number, window.start_ms, window.end_ms))
 
     def _work(self, window: Window) -> None:
         chance = self.chance
@@ -340,11 +349,11 @@ class SimulatedApp:
                 GroupOffset(id_.topic, id_.partition, offset, "")
                 for id_, offset in sorted(self.committed.items())
             ),
-            sequence=len(self.points),
+            sequence=1 + max((point.sequence or 0 for point in self.points), default=-1),
             ledger_version=self.ledger.version(),
             undeclared_topics=(),
         )
-        RecoveryPointTable(self.settings.warehouse).append(point)
+        Repository.open(self.settings).points.append(point)
         self.points.append(point)
         return point
 
@@ -369,9 +378,8 @@ class SimulatedApp:
                 SpanPlan(window, cut.id, cut.topic_id, start, cut.end, read, start > 0, gaps)
             )
             self.backed_up[cut.id] = cut.end
-        with warehouse_lock(
-            settings.warehouse.lock_file(APPLICATION_ID), purpose="simulation", wait_s=10
-        ) as lock:
+        repository = Repository.open(settings)
+        with repository.writing(Lock.APPLICATION, purpose="simulation", wait_s=10) as lock:
             table = ensure_records(path)
             with uncommitted(path) as folder:
                 files = self._files(NewFolder(folder, "zstd", 1), spans)
@@ -485,7 +493,7 @@ def read_back(
     settings: ApplicationSettings, point: RecoveryPoint, topic: str, *, from_committed: bool
 ) -> dict[int, list[Row]]:
     """What the backups give of a topic at a point, by partition, as a restore reads it."""
-    contents = Contents.of(settings)
+    contents = Repository.open(settings).reading(settings)
     committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
     found: dict[int, list[Row]] = {}
     for number in range(PARTITIONS):
@@ -495,7 +503,7 @@ def read_back(
         ranges = cut.records_from(low)
         rows: list[Row] = []
         for one in contents.files(WantedPartition(cut, ranges)):
-            read = pq.read_table(readable(one.file.path))
+            read = pq.read_table(store_at(one.file.path).readable())
             table = renumbered(read, one.file.runs).to_pylist()
             rows += [
                 Row(r["offset"], r["key"], r["value"], r["timestamp_ms"])
@@ -513,6 +521,14 @@ def restored_state(
     """The store at a point, as the backups give it now."""
     rows = read_back(settings, point, topic, from_committed=False)
     return {number: _folded(of_it) for number, of_it in rows.items()}
+
+
+def copied(app: SimulatedApp, folder: Path) -> SimulatedApp:
+    """The same application, which goes on by itself with a copy of its warehouse."""
+    shutil.copytree(on_disk(app.settings.warehouse.root), folder)
+    other = copy.deepcopy(app)
+    other.settings = replace(app.settings, warehouse=Warehouse(folder))
+    return other
 
 
 def with_keep(settings: ApplicationSettings, keep: KeepSettings) -> ApplicationSettings:

@@ -1,24 +1,33 @@
 """A warehouse with windows, points and saved records, as backups make it, without a broker."""
 
+import functools
 import json
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.kafka.raw_batch import RawRecord
-from kstreams_assets.layout import Warehouse, file_problem
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.model.data_files import By
+from kstreams_assets.model.files import NewFile
+from kstreams_assets.model.saved_records import SavedTail
+from kstreams_assets.model.spans import SpanResult
+from kstreams_assets.model.tables import Lock
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.committer import commit, fence, uncommitted
+from kstreams_assets.repository.fences import put_in_order
+from kstreams_assets.repository.inspection import inspect
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.records import RECORDS, contents_of, ensure_records, tidy_records
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.store import NewObject, StorePath
-from kstreams_assets.warehouse.committer import NewFile, commit, fence, uncommitted
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
-from kstreams_assets.warehouse.records import RECORDS, contents_of, ensure_records, tidy_records
-from kstreams_assets.warehouse.spans import SpanResult
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, span, window
 
 RECORDS_PER_SPAN = 100
@@ -50,7 +59,9 @@ class Stock:
         with warehouse_lock(lock, purpose="test", wait_s=30) as held:
             table = fence(self.path, ensure_records(self.path), held)
             assert table is not None
-            Ledger(self.warehouse, self.application_id).fence(held)
+            put_in_order(
+                Repository(self.warehouse, self.application_id), Lock.APPLICATION, held, ()
+            )
             with uncommitted(self.path) as folder:
                 files = [self._file(folder, index, p, value) for p in range(self.partitions)]
             commit(
@@ -126,15 +137,15 @@ class Stock:
         ]
         tails = [SavedTail(TopicPartitionId(TOPIC, p), LIFE, saved) for p in range(self.partitions)]
         point_id = f"point-{index:04d}"
-        saved_records = SavedRecordsTable(self.warehouse)
-        saved_records.append(self.application_id, point_id, tails)
+        saved_records = Repository(self.warehouse, self.application_id).saved_records
+        saved_records.append(point_id, tails)
         cuts = [
             replace(cut(p, end, topic=TOPIC), saved_from=end - 1) for p in range(self.partitions)
         ]
         taken = point(
             window(index).end_ms - 1, *cuts, point_id=point_id, application_id=self.application_id
         )
-        RecoveryPointTable(self.warehouse).append(
+        Repository(self.warehouse, self.application_id).points.append(
             replace(taken, saved_version=saved_records.version())
         )
 
@@ -149,18 +160,38 @@ class Stock:
             self.back_up(index)
 
 
+def stocked(root: StorePath) -> Stock:
+    """A warehouse with three windows; on a disk it is made once in a process, then copied."""
+    stock = Stock(root)
+    if isinstance(root, Path):
+        shutil.copytree(_three_windows().name, root)
+    else:
+        stock.grow(range(3))
+    return stock
+
+
+@functools.cache
+def _three_windows() -> "tempfile.TemporaryDirectory[str]":
+    folder = tempfile.TemporaryDirectory(prefix="kstreams-stock-")
+    Stock(Path(folder.name)).grow(range(3))
+    return folder
+
+
 def seen(warehouse: Warehouse, app: StreamsApplication) -> str:
     """All that restores see of an application: points with what each would give, files, rows."""
-    points = RecoveryPointTable(warehouse).newest(app.application_id, 1000)
-    contents = Contents(warehouse, app)
+    points = Repository(warehouse, app.application_id).points.newest(1000)
+    contents = Repository.of(warehouse, app.application_id).reading(app)
     told = []
     for one, status in zip(points, contents.statuses(points), strict=True):
-        saved = SavedRecordsTable(warehouse).of_point(one)
+        saved = Repository(warehouse, app.application_id).saved_records.of_point(one)
         told.append([one.id, status.gives.value, status.reason, saved.num_rows])
     ledger = Ledger(warehouse, app.application_id)
-    rows = ledger.noted_files().to_pylist()
-    path = warehouse.records(app.application_id)
-    for row in rows:
-        row["problem"] = file_problem(path / row["path"], row["size"])
+    files = ledger.expected_files(superseded=True)
+    problems = {found.place: found.problem for found in inspect(files, By.SIZE)}
+    rows = [
+        {name: getattr(file, name) for name in ("place", "digest", "window", "topic", "start")}
+        | {"problem": problems.get(file.place)}
+        for file in files
+    ]
     damaged = [str(found) for found in ledger.damaged()]
     return json.dumps([told, rows, damaged], default=str)

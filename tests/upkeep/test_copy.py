@@ -4,10 +4,9 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import obstore
@@ -16,26 +15,24 @@ from deltalake import DeltaTable
 from obstore.exceptions import PermissionDeniedError
 
 from kstreams_assets.copy_mark import MARK, forget, read_mark
-from kstreams_assets.errors import (
-    ConfigurationError,
-    RecoveryPointNotFoundError,
-    WarehouseError,
-)
-from kstreams_assets.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, WarehouseError
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.store import ObjectPath, StorePath, file_digest, subfolders
+from kstreams_assets.model.damage import Damage
+from kstreams_assets.model.tables import CONTROL_TABLES
+from kstreams_assets.repository.chain import table_problems
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.store import ObjectPath, StorePath, file_digest, store_at, subfolders
 from kstreams_assets.upkeep import copy as copying
 from kstreams_assets.upkeep import second_copy
-from kstreams_assets.upkeep.copy import LackingFile, copy_warehouse
+from kstreams_assets.upkeep.copy import CopyJob, Phase
 from kstreams_assets.upkeep.second_copy import promote, prune, state_at_ms
-from kstreams_assets.warehouse.chain import TableProblem, table_problems
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import PinsTable
-from kstreams_assets.warehouse.restores import RestoresTable
-from kstreams_assets.warehouse.table import absence, is_warehouse
+from tests.killed import exit_code_of
 from tests.store.place import warehouse_at
 from tests.store.seaweed import SeaweedFS, seaweed, store
-from tests.upkeep.stock import Stock, seen
+from tests.upkeep.copy_process import copy_and_die
+from tests.upkeep.stock import Stock, seen, stocked
 
 __all__ = ["seaweed", "store"]
 
@@ -46,9 +43,7 @@ DAY_MS = 86_400_000
 @pytest.fixture
 def stock(tmp_path: Path) -> Stock:
     """A warehouse with three windows."""
-    made = Stock(warehouse_at(tmp_path / "first").root)
-    made.grow(range(3))
-    return made
+    return stocked(warehouse_at(tmp_path / "first").root)
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ def _seen(place: StorePath, stock: Stock) -> str:
     return seen(Warehouse(place), stock.application)
 
 
-def _chain_problems(place: StorePath) -> list[TableProblem]:
+def _chain_problems(place: StorePath) -> list[Damage]:
     return [
         problem
         for name in CONTROL_TABLES
@@ -77,7 +72,7 @@ def _data_files(place: Path) -> list[Path]:
 @pytest.mark.on_store
 class TestWhatIsCopied:
     def test_a_copy_is_what_the_source_was(self, stock: Stock, to: StorePath) -> None:
-        result = copy_warehouse(stock.warehouse, to)
+        result = CopyJob(stock.warehouse, to).run()
         assert result.lacking == ()
         assert result.files > 6
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
@@ -86,31 +81,43 @@ class TestWhatIsCopied:
     def test_every_table_opens_without_the_mark(self, stock: Stock, tmp_path: Path) -> None:
         """Other readers of Delta tables know nothing of it."""
         to = tmp_path / "plain"
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         for name in ("records/shop", "windows", "recovery_points", "recovery_point_records"):
             table = DeltaTable(str(to / name))
             assert table.to_pyarrow_table().num_rows > 0
 
+    def test_a_plan_names_what_a_run_copies(self, stock: Stock, to: StorePath) -> None:
+        for job in (CopyJob(stock.warehouse, to), CopyJob(stock.warehouse, to, prunes=True)):
+            before = sorted(map(str, store_at(to).files()))
+            plan = job.plan()
+            assert sorted(map(str, store_at(to).files())) == before
+            phases: list[Phase] = []
+            done = replace(job, on_phase=lambda at: phases.append(at.phase)).run()  # noqa: B023
+            assert (len(plan.missing), plan.there) == (done.files, done.there)
+            assert phases == [*Phase][: 4 if job.prunes else 3]
+            assert (done.pruned is not None) is job.prunes
+            stock.grow([3])
+
     def test_only_what_is_new_is_copied_again(self, stock: Stock, to: StorePath) -> None:
-        first = copy_warehouse(stock.warehouse, to)
-        again = copy_warehouse(stock.warehouse, to)
+        first = CopyJob(stock.warehouse, to).run()
+        again = CopyJob(stock.warehouse, to).run()
         assert (again.files, again.bytes, again.there) == (0, 0, first.files)
         stock.grow([3])
-        third = copy_warehouse(stock.warehouse, to)
+        third = CopyJob(stock.warehouse, to).run()
         assert 0 < third.files <= 8
         assert third.bytes < first.bytes
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
 
     def test_windows_that_were_replaced_or_removed(self, stock: Stock, to: StorePath) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         stock.back_up(1, value=b"another one")
         stock.tidy()
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
 
     def test_a_source_whose_early_log_is_gone(self, stock: Stock, to: StorePath) -> None:
         """Commits before a checkpoint are dropped; the copy is behind by more than those."""
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         stock.grow(range(3, 8))
         table = DeltaTable(str(stock.path)) if isinstance(stock.path, Path) else None
         if table is None:
@@ -123,34 +130,34 @@ class TestWhatIsCopied:
         for log in (stock.path / "_delta_log", windows / "_delta_log"):
             for entry in sorted(log.glob("*.json"))[:7]:  # type: ignore[union-attr]
                 entry.unlink()
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
         assert _chain_problems(to) == []
         other = to.parent / "third"
-        copy_warehouse(stock.warehouse, other)
+        CopyJob(stock.warehouse, other).run()
         assert _seen(other, stock) == seen(stock.warehouse, stock.application)
         promote(to)
         assert _chain_problems(to) == []
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
 
     def test_a_copy_of_a_copy(self, stock: Stock, to: StorePath, tmp_path: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         third = tmp_path / "third"
-        copy_warehouse(Warehouse(to), third)
+        CopyJob(Warehouse(to), third).run()
         assert _seen(third, stock) == _seen(to, stock)
 
     def test_one_application_of_two(self, stock: Stock, to: StorePath) -> None:
 
         other = Stock(stock.warehouse.root, application_id="bar")
         other.grow([0])
-        copy_warehouse(stock.warehouse, to, applications=["shop"])
+        CopyJob(stock.warehouse, to, applications=["shop"]).run()
         assert [path.name for path in subfolders(to / "records")] == ["shop"]
-        missing = absence(Warehouse(to), "bar")
+        missing = Repository(Warehouse(to), "bar").absence()
         assert missing is not None
         assert "holds shop, and not bar" in str(missing)
-        assert absence(Warehouse(to), "shop") is None
-        copy_warehouse(stock.warehouse, to, applications=["bar"])
-        assert absence(Warehouse(to), "bar") is None
+        assert Repository(Warehouse(to), "shop").absence() is None
+        CopyJob(stock.warehouse, to, applications=["bar"]).run()
+        assert Repository(Warehouse(to), "bar").absence() is None
         assert _seen(to, other) == seen(other.warehouse, other.application)
 
 
@@ -158,7 +165,7 @@ class TestMoments:
     def test_what_readers_see_changes_in_one_step(
         self, stock: Stock, to: StorePath, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         before = _seen(to, stock)
         stock.grow([3])
         stock.back_up(1, value=b"new")
@@ -171,7 +178,7 @@ class TestMoments:
 
         monkeypatch.setattr(copying, "copy_file", looked)
         monkeypatch.setattr(copying, "_THREADS", 1)
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         assert len(looks) > 8
         assert set(looks) == {before}
         assert _seen(to, stock) == seen(stock.warehouse, stock.application) != before
@@ -182,7 +189,7 @@ class TestMoments:
         assert isinstance(source, Path)
         earlier = ""
         if not is_first:
-            assert copy_warehouse(stock.warehouse, model).lacking == ()
+            assert CopyJob(stock.warehouse, model).run().lacking == ()
             earlier = _seen(model, stock)
             stock.grow([3])
             stock.back_up(1, value=b"new")
@@ -190,17 +197,16 @@ class TestMoments:
         whole = tmp_path / "whole"
         if not is_first:
             shutil.copytree(model, whole)
-        steps = int(_copy_killed(source, whole, -1).stdout)
+        steps = copy_and_die(source, whole)
         refused = 0
         for moment in sorted({round(number * (steps - 1) / 11) for number in range(12)}):
             to = tmp_path / f"killed-{moment}"
             if not is_first:
                 shutil.copytree(model, to)
-            done = _copy_killed(source, to, moment)
-            assert done.returncode == -signal.SIGKILL
+            assert exit_code_of(copy_and_die, source, to, moment) == -signal.SIGKILL
             mark = read_mark(to)
             if mark is None:
-                assert not is_warehouse(to)
+                assert not Warehouse(to).exists
             elif mark.newest is None:
                 assert is_first
                 refused += 1
@@ -208,7 +214,7 @@ class TestMoments:
                     seen(Warehouse(to), stock.application)
             else:
                 assert seen(Warehouse(to), stock.application) in {earlier, now}
-            copy_warehouse(stock.warehouse, to)
+            CopyJob(stock.warehouse, to).run()
             assert seen(Warehouse(to), stock.application) == now
             assert not list(to.glob(".copying/*"))
             for log in to.glob("**/_delta_log"):
@@ -235,7 +241,7 @@ class TestMoments:
         writer.start()
         copies = 0
         while not ended.is_set():
-            assert copy_warehouse(stock.warehouse, to).lacking == ()
+            assert CopyJob(stock.warehouse, to).run().lacking == ()
             copies += 1
             told = json.loads(_seen(to, stock))
             assert told[2] == []
@@ -243,7 +249,7 @@ class TestMoments:
         writer.join()
         assert not failures
         assert copies >= 2
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
 
     def test_files_that_go_while_they_are_copied(
@@ -264,25 +270,14 @@ class TestMoments:
 
         monkeypatch.setattr(copying, "copy_file", slow)
         monkeypatch.setattr(copying, "_THREADS", 1)
-        assert copy_warehouse(stock.warehouse, to).lacking == ()
+        assert CopyJob(stock.warehouse, to).run().lacking == ()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
 
     def test_no_lock_of_the_source_is_held(self, stock: Stock, to: StorePath) -> None:
         lock = stock.warehouse.lock_file("shop")
         with warehouse_lock(lock, purpose="a backup", wait_s=0):
-            copy_warehouse(stock.warehouse, to)
+            CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
-
-
-def _copy_killed(source: Path, to: Path, step: int) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "tests.upkeep.copy_process", str(source), str(to), str(step)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def _flip(file: Path) -> None:
@@ -296,57 +291,58 @@ class TestDamage:
         bad = _data_files(stock.warehouse.root)[2]  # type: ignore[arg-type]
         good = bad.read_bytes()
         _flip(bad)
-        result = copy_warehouse(stock.warehouse, to)
+        result = CopyJob(stock.warehouse, to).run()
         name = str(bad.relative_to(to.parent / "first/records/shop"))
         problem = "does not match the SHA-256 that was noted when it was written"
-        assert result.lacking == (
-            LackingFile("records/shop", name, problem, "w0001", "t", int(bad.stem[-1])),
-        )
+        (lacking,) = result.lacking
+        assert (lacking.table, lacking.file, lacking.problem) == ("records/shop", name, problem)
+        whose = (lacking.window, lacking.topic, lacking.partition)
+        assert whose == ("w0001", "t", int(bad.stem[-1]))
         assert not (to / "records/shop" / name).exists()
         assert result.finished_at_ms is not None
         assert [str(d).split(",")[0] for d in Ledger(Warehouse(to), "shop").damaged()] == [
             "window w0001"
         ]
         bad.write_bytes(good)
-        assert copy_warehouse(stock.warehouse, to).lacking == ()
+        assert CopyJob(stock.warehouse, to).run().lacking == ()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
 
     def test_a_good_file_is_not_copied_over(self, stock: Stock, to: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         bad = _data_files(stock.warehouse.root)[2]  # type: ignore[arg-type]
         copied = to / bad.relative_to(to.parent / "first")
         good = copied.read_bytes()
         _flip(bad)
-        assert copy_warehouse(stock.warehouse, to).lacking == ()
+        assert CopyJob(stock.warehouse, to).run().lacking == ()
         bad.write_bytes(bad.read_bytes()[:-9])
-        assert copy_warehouse(stock.warehouse, to).lacking == ()
+        assert CopyJob(stock.warehouse, to).run().lacking == ()
         bad.unlink()
-        assert copy_warehouse(stock.warehouse, to).lacking == ()
+        assert CopyJob(stock.warehouse, to).run().lacking == ()
         assert copied.read_bytes() == good
 
     def test_missing_in_the_source(self, stock: Stock, to: Path) -> None:
         _data_files(stock.warehouse.root)[0].unlink()  # type: ignore[arg-type]
-        (lacking,) = copy_warehouse(stock.warehouse, to).lacking
-        assert lacking.problem == "is missing"
-        assert str(lacking).startswith("window w0000, t-")
+        result = CopyJob(stock.warehouse, to).run()
+        assert [lacking.problem for lacking in result.lacking] == ["is missing"]
+        assert result.lacking_texts[0].startswith("window w0000, t-")
 
     def test_a_file_that_was_cut_off_in_the_copy_is_copied_again(
         self, stock: Stock, to: Path
     ) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         copied = _data_files(to)[0]
         good = copied.read_bytes()
         copied.write_bytes(good[:-1])
-        assert copy_warehouse(stock.warehouse, to).files == 1
+        assert CopyJob(stock.warehouse, to).run().files == 1
         assert copied.read_bytes() == good
 
     def test_a_log_that_was_rewritten_is_not_followed(self, stock: Stock, to: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         before = _seen(to, stock)
         newest = max((stock.path / "_delta_log").glob("*.json"))
         newest.write_text(newest.read_text().replace("1", "2", 1))
         with pytest.raises(WarehouseError, match="the table was rewritten"):
-            copy_warehouse(stock.warehouse, to)
+            CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == before
 
     def test_a_table_that_was_put_back_is_not_followed(self, stock: Stock, to: Path) -> None:
@@ -355,18 +351,18 @@ class TestDamage:
         kept = root.parent / "kept"
         shutil.copytree(root, kept)
         stock.grow([3])
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         before = _seen(to, stock)
         shutil.rmtree(root)
         kept.rename(root)
         with pytest.raises(WarehouseError, match="put back"):
-            copy_warehouse(stock.warehouse, to)
+            CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == before
 
 
 class TestOnlyRead:
     def test_nobody_writes_a_copy(self, stock: Stock, to: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         before = sorted(str(p) for p in to.rglob("*"))
         copied = Stock(to)
         for write in (lambda: copied.take_point(9), lambda: copied.back_up(9), copied.tidy):
@@ -375,16 +371,16 @@ class TestOnlyRead:
         assert sorted(str(p) for p in to.rglob("*")) == before
 
     def test_notes_lie_elsewhere(self, stock: Stock, to: Path, tmp_path: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         before = sorted(str(p) for p in to.rglob("*"))
-        reading = Warehouse.at(to, notes_in=str(tmp_path / "notes"))
+        reading = Warehouse.at(to, state_in=str(tmp_path / "notes"))
         with warehouse_lock(reading.lock_file("restore"), purpose="restore", wait_s=0):
-            assert RestoresTable(reading).all("shop") == []
+            assert Repository(reading, "shop").restores.all() == []
         assert seen(reading, stock.application) == seen(stock.warehouse, stock.application)
         assert sorted(str(p) for p in to.rglob("*")) == before
 
     def test_promoted(self, stock: Stock, to: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         promote(to)
         first = seen(stock.warehouse, stock.application)
         shutil.rmtree(stock.warehouse.root)  # type: ignore[arg-type]
@@ -395,17 +391,16 @@ class TestOnlyRead:
 
     def test_promoted_after_a_killed_run(self, stock: Stock, to: Path) -> None:
         """What it has put beyond what readers saw is forgotten."""
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         first = _seen(to, stock)
         stock.grow([3])
         source = stock.warehouse.root
         assert isinstance(source, Path)
         other = to.parent / "whole"
         shutil.copytree(to, other)
-        steps = int(_copy_killed(source, other, -1).stdout)
+        steps = copy_and_die(source, other)
         # The mark, and what tells readers where to begin, come last.
-        done = _copy_killed(source, to, steps - 12)
-        assert done.returncode == -signal.SIGKILL
+        assert exit_code_of(copy_and_die, source, to, steps - 12) == -signal.SIGKILL
         assert (
             DeltaTable(str(to / "records/shop")).version()
             > DeltaTable(str(to / "records/shop")).version() - 1
@@ -416,7 +411,7 @@ class TestOnlyRead:
         copied.grow([3])
 
     def test_an_incomplete_copy_is_not_promoted(self, stock: Stock, to: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         _data_files(to)[0].unlink()
         with pytest.raises(WarehouseError, match="not complete: in records/shop, file"):
             promote(to)
@@ -432,20 +427,20 @@ class TestOnlyRead:
         if where == "other copy":
             other = Stock(tmp_path / "other")
             other.grow([0])
-            copy_warehouse(other.warehouse, to)
+            CopyJob(other.warehouse, to).run()
             made = json.loads((to / MARK).read_text())
             (to / MARK).write_text(json.dumps(made | {"made_at": "at another time"}))
         with pytest.raises(ConfigurationError):
-            copy_warehouse(stock.warehouse, place)
+            CopyJob(stock.warehouse, place).run()
 
 
 class TestPrune:
     def test_only_after_a_day(self, stock: Stock, to: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         _make_older(to, hours=30)
         old = {p for p in _data_files(to) if p.name.startswith("0001")}
         stock.back_up(1, value=b"new")
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         assert len(old) == 2
         assert prune(to).files == 0  # readers saw them until just now
         assert old < set(_data_files(to))
@@ -455,7 +450,7 @@ class TestPrune:
         assert not old & set(_data_files(to))
         assert _seen(to, stock) == before == seen(stock.warehouse, stock.application)
         stock.grow([3])
-        assert copy_warehouse(stock.warehouse, to).lacking == ()
+        assert CopyJob(stock.warehouse, to).run().lacking == ()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
         assert time.time() * 1000 - (state_at_ms(to) or 0) < 60_000
 
@@ -477,23 +472,23 @@ class TestInAStore:
     """A copy in an object store, from folders and back."""
 
     def test_there_and_back(self, stock: Stock, store: ObjectPath, tmp_path: Path) -> None:
-        first = copy_warehouse(stock.warehouse, store)
+        first = CopyJob(stock.warehouse, store).run()
         assert first.lacking == ()
         assert _seen(store, stock) == seen(stock.warehouse, stock.application)
-        assert copy_warehouse(stock.warehouse, store).files == 0
+        assert CopyJob(stock.warehouse, store).run().files == 0
         stock.grow([3])
         stock.back_up(1, value=b"new")
-        assert 0 < copy_warehouse(stock.warehouse, store).files < first.files
+        assert 0 < CopyJob(stock.warehouse, store).run().files < first.files
         forget(store)
         assert _seen(store, stock) == seen(stock.warehouse, stock.application)
         back = tmp_path / "back"
-        assert copy_warehouse(Warehouse(store), back).lacking == ()
+        assert CopyJob(Warehouse(store), back).run().lacking == ()
         assert _seen(back, stock) == seen(stock.warehouse, stock.application)
         other = store / "other"
-        with pytest.raises(ConfigurationError, match="one lies in the other"):
-            copy_warehouse(Warehouse(store), other)
+        with pytest.raises(ConfigurationError, match="one contains the other"):
+            CopyJob(Warehouse(store), other).run()
         beside = store.parent / "beside"
-        assert copy_warehouse(Warehouse(store), beside).lacking == ()
+        assert CopyJob(Warehouse(store), beside).run().lacking == ()
         assert _seen(beside, stock) == seen(stock.warehouse, stock.application)
         promote(beside)
         promoted = Stock(beside)
@@ -504,9 +499,9 @@ class TestInAStore:
         self, stock: Stock, store: ObjectPath, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Also with a table that the copy did not have before."""
-        copy_warehouse(stock.warehouse, store)
+        CopyJob(stock.warehouse, store).run()
         before = _seen(store, stock)
-        PinsTable(stock.warehouse).pin("shop", "point-0001", "audit")
+        Repository(stock.warehouse, "shop").pins.pin("point-0001", "audit")
         stock.grow([3])
 
         def killed(*_: object) -> None:
@@ -515,18 +510,18 @@ class TestInAStore:
         with monkeypatch.context() as patch:
             patch.setattr(copying._Run, "_put_marker", killed)
             with pytest.raises(KeyboardInterrupt):
-                copy_warehouse(stock.warehouse, store)
+                CopyJob(stock.warehouse, store).run()
         first = promote(store)
         assert promote(store) == first
         assert _seen(store, stock) == before
-        assert PinsTable(Warehouse(store)).of("shop") == []
+        assert Repository(Warehouse(store), "shop").pins.all() == []
         Stock(store).grow([4])
 
     def test_a_source_that_lost_a_table(self, stock: Stock, store: ObjectPath) -> None:
-        copy_warehouse(stock.warehouse, store)
+        CopyJob(stock.warehouse, store).run()
         shutil.rmtree(stock.warehouse.root / "recovery_points")  # type: ignore[arg-type]
         with pytest.raises(WarehouseError, match="no longer has recovery_points"):
-            copy_warehouse(stock.warehouse, store)
+            CopyJob(stock.warehouse, store).run()
 
     def test_read_with_credentials_that_only_read(
         self,
@@ -536,16 +531,16 @@ class TestInAStore:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        copy_warehouse(stock.warehouse, store)
+        CopyJob(stock.warehouse, store).run()
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", seaweed.reader[0])
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", seaweed.reader[1])
         forget(store)
-        reading = Warehouse.at(store, notes_in=str(tmp_path / "notes"))
+        reading = Warehouse.at(store, state_in=str(tmp_path / "notes"))
         assert seen(reading, stock.application) == seen(stock.warehouse, stock.application)
         with warehouse_lock(reading.lock_file("restore"), purpose="restore", wait_s=0):
-            assert RestoresTable(reading).all("shop") == []
+            assert Repository(reading, "shop").restores.all() == []
         with pytest.raises(WarehouseError, match="denies"):
-            copy_warehouse(stock.warehouse, store.parent / "elsewhere")
+            CopyJob(stock.warehouse, store.parent / "elsewhere").run()
 
     def test_a_bucket_that_lets_nobody_delete(
         self, stock: Stock, store: ObjectPath, monkeypatch: pytest.MonkeyPatch
@@ -556,10 +551,10 @@ class TestInAStore:
             raise PermissionDeniedError("Access Denied")
 
         monkeypatch.setattr(obstore, "delete", denied)
-        copy_warehouse(stock.warehouse, store)
+        CopyJob(stock.warehouse, store).run()
         stock.back_up(1, value=b"another one")
         stock.grow([3])
-        assert copy_warehouse(stock.warehouse, store).lacking == ()
+        assert CopyJob(stock.warehouse, store).run().lacking == ()
         assert _seen(store, stock) == seen(stock.warehouse, stock.application)
         assert prune(store).files == 0
         listed = second_copy._below
@@ -578,19 +573,19 @@ class TestInAStore:
         (file,) = _data_files(tmp_path / "large")
         assert file.stat().st_size > 2 * 8 * 1024**2
         _flip(file)
-        (lacking,) = copy_warehouse(stock.warehouse, store).lacking
+        (lacking,) = CopyJob(stock.warehouse, store).run().lacking
         name = str(file.relative_to(tmp_path / "large"))
         assert lacking.file in name
         assert not (store / name).exists()
         _flip(file)
-        assert copy_warehouse(stock.warehouse, store).lacking == ()
+        assert CopyJob(stock.warehouse, store).run().lacking == ()
         assert file_digest(store / name) == file_digest(file)
 
     def test_two_runs_at_once(
         self, stock: Stock, store: ObjectPath, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whoever comes second says so, and does not put an older state in place of a newer."""
-        copy_warehouse(stock.warehouse, store)
+        CopyJob(stock.warehouse, store).run()
         stock.grow([3])
         real = copying.copy_file
         done: list[object] = []
@@ -600,18 +595,18 @@ class TestInAStore:
             if not done:
                 done.append(1)
                 stock.grow([4])
-                copy_warehouse(stock.warehouse, store)
+                CopyJob(stock.warehouse, store).run()
 
         monkeypatch.setattr(copying, "copy_file", overtaken)
-        monkeypatch.setattr(copying, "_STORE_THREADS", 1)
+        monkeypatch.setattr(copying, "STORE_THREADS", 1)
         with pytest.raises(WarehouseError, match="another run of kstreams-assets copy"):
-            copy_warehouse(stock.warehouse, store)
+            CopyJob(stock.warehouse, store).run()
         assert _seen(store, stock) == seen(stock.warehouse, stock.application)
 
 
 class TestPoints:
     def test_only_what_a_point_needs(self, stock: Stock, to: Path) -> None:
-        copy_warehouse(stock.warehouse, to, points=["point-0001"])
+        CopyJob(stock.warehouse, to, points=["point-0001"]).run()
         assert [file.name[:4] for file in _data_files(to)] == ["0000", "0000", "0001", "0001"]
         told = {one[0]: one[1] for one in json.loads(_seen(to, stock))[0]}
         source = {one[0]: one[1] for one in json.loads(seen(stock.warehouse, stock.application))[0]}
@@ -620,12 +615,12 @@ class TestPoints:
         assert told["point-0002"] != source["point-0002"]
         with pytest.raises(ConfigurationError, match="holds only what recovery points point-0001"):
             promote(to)
-        copy_warehouse(stock.warehouse, to, points=["point-0000"])
+        CopyJob(stock.warehouse, to, points=["point-0000"]).run()
         assert len(_data_files(to)) == 4
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
         promote(to)
 
     def test_there_is_no_such_point(self, stock: Stock, to: Path) -> None:
-        with pytest.raises(RecoveryPointNotFoundError, match="point-9"):
-            copy_warehouse(stock.warehouse, to, points=["point-9"])
+        with pytest.raises(KStreamsAssetsError, match="point-9"):
+            CopyJob(stock.warehouse, to, points=["point-9"]).run()

@@ -14,18 +14,20 @@ from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.copy_mark import MARK, read_mark
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, WarehouseError
-from kstreams_assets.layout import CONTROL_TABLES, Warehouse
-from kstreams_assets.store import StorePath
+from kstreams_assets.layout import MARKER, Warehouse
+from kstreams_assets.model.tables import CONTROL_TABLES, Lock
+from kstreams_assets.repository.chain import table_problems
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.table import open_delta
+from kstreams_assets.store import StorePath, file_digest
+from kstreams_assets.store.folders import FolderStore
 from kstreams_assets.upkeep import copy as copying
-from kstreams_assets.upkeep import second_copy
-from kstreams_assets.upkeep.copy import copy_warehouse, tables_in
+from kstreams_assets.upkeep import copy_plan
+from kstreams_assets.upkeep.copy import CopyJob, Phase, Progress
+from kstreams_assets.upkeep.copy_plan import tables_in
 from kstreams_assets.upkeep.second_copy import PROMOTED, UNPUBLISHED, promote, prune
-from kstreams_assets.warehouse.chain import table_problems
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable
-from kstreams_assets.warehouse.table import MARKER, open_delta
-from tests.upkeep.stock import Stock, seen
+from tests.upkeep.stock import Stock, seen, stocked
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -34,9 +36,7 @@ DAY_MS = 24 * HOUR_MS
 @pytest.fixture
 def stock(tmp_path: Path) -> Stock:
     """A warehouse with three windows."""
-    made = Stock(tmp_path / "first")
-    made.grow(range(3))
-    return made
+    return stocked(tmp_path / "first")
 
 
 @pytest.fixture
@@ -130,13 +130,13 @@ def _a_table_that_began_again(root: Path) -> None:
     ids=lambda lose: lose.__name__.strip("_"),
 )
 def test_the_copy_stays_as_it_is(stock: Stock, to: Path, lose: Callable[[Path], None]) -> None:
-    copy_warehouse(stock.warehouse, to)
+    CopyJob(stock.warehouse, to).run()
     _make_older(to, hours=72)
     before, files, mark = _seen(to, stock), _files(to), (to / MARK).read_text()
     lose(_root(stock))
     for _ in range(2):
         with pytest.raises(KStreamsAssetsError):
-            copy_warehouse(stock.warehouse, to)
+            CopyJob(stock.warehouse, to).run()
     assert (to / MARK).read_text() == mark
     assert _seen(to, stock) == before
     prune(to, now_ms=time.time_ns() // 1_000_000 + 2 * DAY_MS)
@@ -145,22 +145,22 @@ def test_the_copy_stays_as_it_is(stock: Stock, to: Path, lose: Callable[[Path], 
 
 
 def test_the_alarm_says_what_vanished_and_what_to_do(stock: Stock, to: Path) -> None:
-    copy_warehouse(stock.warehouse, to)
+    CopyJob(stock.warehouse, to).run()
     kept = to.parent / "kept"
     (_root(stock) / "recovery_points").rename(kept)
     with pytest.raises(WarehouseError, match="no longer has recovery_points") as found:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
     assert "Bring each of these folders back from the copy" in found.value.remedy
     kept.rename(_root(stock) / "recovery_points")
-    assert copy_warehouse(stock.warehouse, to).lacking == ()
+    assert CopyJob(stock.warehouse, to).run().lacking == ()
 
 
 def test_of_an_application_too(stock: Stock, to: Path) -> None:
     Stock(_root(stock), application_id="bar").grow([0])
-    copy_warehouse(stock.warehouse, to)
+    CopyJob(stock.warehouse, to).run()
     shutil.rmtree(_root(stock) / "records" / "bar")
     with pytest.raises(WarehouseError, match="no longer has records/bar"):
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
 
 
 def test_a_first_copy_that_was_killed_counts(
@@ -172,7 +172,7 @@ def test_a_first_copy_that_was_killed_counts(
     assert mark.newest is None
     shutil.rmtree(_root(stock) / "recovery_points")
     with pytest.raises(WarehouseError, match="no longer has recovery_points"):
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
 
 
 class TestFollowedByAnEarlierRelease:
@@ -180,7 +180,7 @@ class TestFollowedByAnEarlierRelease:
 
     @pytest.fixture
     def followed(self, stock: Stock, to: Path) -> str:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         _make_older(to, hours=72)
         before = _seen(to, stock)
         mark = json.loads((to / MARK).read_text())
@@ -212,15 +212,15 @@ def test_files_that_the_ledger_names_are_never_pruned(
     stock: Stock, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when another program has deleted rows of the records: its log says so, the ledger not."""
-    monkeypatch.setattr(copying, "_BETWEEN_COMMITS_S", 0.5)
-    copy_warehouse(stock.warehouse, to)
+    monkeypatch.setattr(copy_plan, "_BETWEEN_COMMITS_S", 0.5)
+    CopyJob(stock.warehouse, to).run()
     files = [file for file in _files(to) if "records" in file]
     DeltaTable(str(stock.path)).delete("window = 'w0001'")
-    lacking = copy_warehouse(stock.warehouse, to).lacking
+    lacking = CopyJob(stock.warehouse, to).run().lacking
     assert {file.window for file in lacking} == {"w0001"}
-    assert "is no part of the table" in lacking[0].problem
+    assert "but not in the table" in lacking[0].problem
     _make_older(to, hours=72)
-    copy_warehouse(stock.warehouse, to)
+    CopyJob(stock.warehouse, to).run()
     prune(to)
     assert [file for file in files if not Path(file).exists()] == []
 
@@ -238,9 +238,9 @@ class TestABusySource:
                 stock.back_up(2, value=b"%d" % looks[0] * 20)
             return open_delta(path, name, **more)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(copying, "_BETWEEN_COMMITS_S", 0.0)
-        monkeypatch.setattr(copying, "open_delta", slow)
-        assert copy_warehouse(stock.warehouse, to).lacking == ()
+        monkeypatch.setattr(copy_plan, "_BETWEEN_COMMITS_S", 0.0)
+        monkeypatch.setattr(copy_plan, "open_delta", slow)
+        assert CopyJob(stock.warehouse, to).run().lacking == ()
         assert looks[0] > 0
         _require_restorable(to, stock)
 
@@ -249,7 +249,7 @@ class TestABusySource:
     ) -> None:
         """Whatever is listed, a backup, a point and a pin are committed before the next look."""
         count = [0]
-        real = copying.log_state
+        real = copy_plan.log_state
 
         def busy(path: StorePath) -> object:
             state = real(path)
@@ -259,12 +259,12 @@ class TestABusySource:
                 stock.take_point(2 + count[0])
             return state
 
-        monkeypatch.setattr(copying, "_LOOKS", 3)
-        monkeypatch.setattr(copying, "log_state", busy)
-        monkeypatch.setattr(copying, "_PATIENCE_S", 2.0)
-        monkeypatch.setattr(copying, "_BETWEEN_COMMITS_S", 60.0)
+        monkeypatch.setattr(copy_plan, "_LOOKS", 3)
+        monkeypatch.setattr(copy_plan, "log_state", busy)
+        monkeypatch.setattr(copy_plan, "_PATIENCE_S", 2.0)
+        monkeypatch.setattr(copy_plan, "_BETWEEN_COMMITS_S", 60.0)
         try:
-            copy_warehouse(stock.warehouse, to)
+            CopyJob(stock.warehouse, to).run()
         except WarehouseError as error:
             assert "did not belong together" in str(error)  # noqa: PT017
             mark = read_mark(to)
@@ -278,11 +278,11 @@ class TestABusySource:
         self, stock: Stock, to: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A backup at work: each look finds other files that the ledger does not have yet."""
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         before = _seen(to, stock)
         record = Ledger.record
         monkeypatch.setattr(Ledger, "record", lambda *_, **__: None)
-        real = copying._Run._disagreements
+        real = copy_plan.CopyPlanner._disagreements
 
         def back_up_first(run: object, *args: object, **more: object) -> object:
             found = real(run, *args, **more)  # type: ignore[arg-type]
@@ -290,21 +290,25 @@ class TestABusySource:
             return found
 
         stock.back_up(1, value=b"another one")
-        monkeypatch.setattr(copying._Run, "_disagreements", back_up_first)
-        monkeypatch.setattr(copying, "_PATIENCE_S", 1.0)
+        monkeypatch.setattr(copy_plan.CopyPlanner, "_disagreements", back_up_first)
+        monkeypatch.setattr(copy_plan, "_PATIENCE_S", 1.0)
         with pytest.raises(WarehouseError, match="did not belong together"):
-            copy_warehouse(stock.warehouse, to)
+            CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == before
-        monkeypatch.setattr(copying._Run, "_disagreements", real)
+        monkeypatch.setattr(copy_plan.CopyPlanner, "_disagreements", real)
         monkeypatch.setattr(Ledger, "record", record)
         stock.back_up(1, value=b"the last one")
-        assert copy_warehouse(stock.warehouse, to).lacking == ()
+        assert CopyJob(stock.warehouse, to).run().lacking == ()
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
 
 
 def _require_restorable(place: Path, stock: Stock) -> None:
-    points = RecoveryPointTable(Warehouse(place)).newest("shop", 1000)
-    told = Contents(Warehouse(place), stock.application).statuses(points)
+    points = Repository(Warehouse(place), "shop").points.newest(1000)
+    told = (
+        Repository.of(Warehouse(place), stock.application_id)
+        .reading(stock.application)
+        .statuses(points)
+    )
     given = {one.gives.value for one in told if int(one.id[6:]) < 3}
     assert given == {"at_least_once"}, told
     assert list(Ledger(Warehouse(place), "shop").damaged()) == []
@@ -321,7 +325,7 @@ def _killed(stock: Stock, to: Path, step: str, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(copying._Run, step, killed)
         with pytest.raises(_KilledError):
-            copy_warehouse(stock.warehouse, to)
+            CopyJob(stock.warehouse, to).run()
 
 
 def _require_usable(place: Path, stock: Stock, expected: str) -> None:
@@ -329,9 +333,10 @@ def _require_usable(place: Path, stock: Stock, expected: str) -> None:
     assert not (place / MARK).exists()
     warehouse = Warehouse(place)
     assert _seen(place, stock) == expected
-    with Ledger(warehouse, "shop").locked("backup", 1):
+    repo = Repository(warehouse, "shop")
+    with repo.writing(Lock.APPLICATION, purpose="backup", wait_s=1):
         pass
-    assert PinsTable(warehouse).of("shop") == []
+    assert Repository(warehouse, "shop").pins.all() == []
     for name in tables_in(place):
         open_delta(place / name, name)
     for name in CONTROL_TABLES:
@@ -344,9 +349,9 @@ class TestPromote:
     def test_a_copy_that_was_killed_with_a_table_that_it_did_not_have(
         self, stock: Stock, to: Path, monkeypatch: pytest.MonkeyPatch, step: str
     ) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         before = _seen(to, stock)
-        PinsTable(stock.warehouse).pin("shop", "point-0001", "audit")
+        Repository(stock.warehouse, "shop").pins.pin("point-0001", "audit")
         other = Stock(_root(stock), application_id="bar")
         other.grow([0])
         _killed(stock, to, step, monkeypatch)
@@ -357,9 +362,9 @@ class TestPromote:
     def test_killed_at_any_step(
         self, stock: Stock, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         before = _seen(to, stock)
-        PinsTable(stock.warehouse).pin("shop", "point-0001", "audit")
+        Repository(stock.warehouse, "shop").pins.pin("point-0001", "audit")
         stock.grow([3])
         _killed(stock, to, "_put_marker", monkeypatch)
         step = 0
@@ -395,7 +400,7 @@ class TestPromote:
         with monkeypatch.context() as patch:
             patch.setattr(Path, "unlink", counted(Path.unlink))
             patch.setattr(Path, "rename", counted(Path.rename))
-            patch.setattr(second_copy, "put_text", counted(second_copy.put_text))
+            patch.setattr(FolderStore, "put_text", counted(FolderStore.put_text))
             try:
                 promote(place)
             except _KilledError:
@@ -403,18 +408,18 @@ class TestPromote:
         return False
 
     def test_a_second_time_changes_nothing(self, stock: Stock, to: Path) -> None:
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
         first = promote(to)
         Stock(to).grow([3])
         assert promote(to) == first
-        assert len(RecoveryPointTable(Warehouse(to)).instants("shop")) == 4
+        assert len(Repository(Warehouse(to), "shop").points.instants()) == 4
         (to / PROMOTED).write_text("{")
         with pytest.raises(WarehouseError, match="it is damaged"):
             promote(to)
 
     def test_a_part_of_a_warehouse(self, stock: Stock, to: Path) -> None:
         Stock(_root(stock), application_id="bar").grow([0])
-        copy_warehouse(stock.warehouse, to, applications=["shop"])
+        CopyJob(stock.warehouse, to, applications=["shop"]).run()
         with pytest.raises(ConfigurationError, match="no records of bar"):
             promote(to)
         with pytest.raises(ConfigurationError, match="holds the records of shop"):
@@ -424,38 +429,34 @@ class TestPromote:
         Stock(to).grow([3])
 
     def test_what_is_no_copy(self, stock: Stock, to: Path) -> None:
-        with pytest.raises(ConfigurationError, match="is no copy"):
+        with pytest.raises(ConfigurationError, match="is not a copy"):
             promote(_root(stock))
 
 
-def test_a_run_that_ends_after_the_copy_was_promoted(
-    stock: Stock, to: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ends_after_the_copy_was_promoted(stock: Stock, to: Path) -> None:
     """In a store nothing else keeps it from putting logs into a warehouse."""
-    copy_warehouse(stock.warehouse, to)
+    CopyJob(stock.warehouse, to).run()
     stock.grow([3])
-    real = copying._Run._publish
 
-    def late(run: copying._Run, *args: object) -> object:
-        (to / MARK).unlink()
-        return real(run, *args)  # type: ignore[arg-type]
+    def promote_first(progress: Progress) -> None:
+        if progress.phase is Phase.PUBLISH:
+            (to / MARK).unlink()
 
-    monkeypatch.setattr(copying._Run, "_publish", late)
     before = sorted(str(path) for path in to.rglob("*.json"))
     with pytest.raises(WarehouseError, match="it was promoted meanwhile"):
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to, on_phase=promote_first).run()
     assert [*map(str, sorted(to.rglob("*.json")))] == [p for p in before if MARK not in p]
 
 
 def test_an_overwritten_table_is_not_followed(stock: Stock, to: Path) -> None:
     """Its own log says that all rows are gone, and nothing of this release says that."""
-    copy_warehouse(stock.warehouse, to)
+    CopyJob(stock.warehouse, to).run()
     before = _seen(to, stock)
     path = _root(stock) / "recovery_points"
     rows = pa.table(DeltaTable(str(path)).to_pyarrow_table().slice(0, 0))
     write_deltalake(str(path), rows, mode="overwrite")
     with pytest.raises(KStreamsAssetsError):
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
     assert _seen(to, stock) == before
 
 
@@ -463,8 +464,7 @@ def test_a_snapshot_between_its_two_commits(
     stock: Stock, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its row names files that its table no longer has, until the next commit."""
-    from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-    from kstreams_assets.layout import WrittenFile
+    from kstreams_assets.model.files import WrittenFile
     from tests.ktables.samples import snapshot
 
     rows = pa.table({"window": ["w"], "key": ["k"]})
@@ -474,16 +474,16 @@ def test_a_snapshot_between_its_two_commits(
     name = str(Path(file).relative_to(str(table)))
     made = replace(snapshot(), application_id="shop")
     size = Path(file).stat().st_size
-    there = replace(made, written=(WrittenFile(name, size, 1, copying.file_digest(Path(file))),))
+    there = replace(made, written=(WrittenFile(name, size, 1, file_digest(Path(file))),))
     gone = replace(made, written=(WrittenFile("window=w/gone.parquet", 9, 1, "0" * 64),))
-    SnapshotsTable(stock.warehouse).record([there])
-    copy_warehouse(stock.warehouse, to)
+    Repository(stock.warehouse, "shop").snapshots.record([there])
+    CopyJob(stock.warehouse, to).run()
     before = read_mark(to)
-    SnapshotsTable(stock.warehouse).record([gone])
-    monkeypatch.setattr(copying, "_PATIENCE_S", 1.0)
+    Repository(stock.warehouse, "shop").snapshots.record([gone])
+    monkeypatch.setattr(copy_plan, "_PATIENCE_S", 1.0)
     with pytest.raises(WarehouseError, match="ktables/shop/totals, window"):
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
     assert read_mark(to) == before
-    monkeypatch.setattr(copying, "_BETWEEN_COMMITS_S", 0.3)
-    (lacking,) = copy_warehouse(stock.warehouse, to).lacking
+    monkeypatch.setattr(copy_plan, "_BETWEEN_COMMITS_S", 0.3)
+    (lacking,) = CopyJob(stock.warehouse, to).run().lacking
     assert lacking.file == "window=w/gone.parquet"

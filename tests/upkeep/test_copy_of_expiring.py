@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.settings import KeepLine, KeepSettings
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import KeepSettings
 from kstreams_assets.store import StorePath
-from kstreams_assets.upkeep import copy as copying
-from kstreams_assets.upkeep.copy import copy_warehouse
-from kstreams_assets.upkeep.expire import expire
+from kstreams_assets.upkeep import copy_plan
+from kstreams_assets.upkeep.copy import CopyJob
+from kstreams_assets.upkeep.expire import ExpireJob
 from kstreams_assets.upkeep.second_copy import promote
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.store.place import warehouse_at
 from tests.upkeep.simulated_app import (
     APPLICATION_ID,
@@ -28,11 +27,11 @@ from tests.upkeep.simulated_app import (
 
 pytestmark = [pytest.mark.e2e, pytest.mark.on_store]
 
-POLICY = KeepSettings(all_s=3_600 * 3, lines=(KeepLine("daily", 3 * 86_400),), minimum=2)
+POLICY = KeepSettings(all="3h", daily="3d", minimum=2)
 
 
 def _points(place: StorePath) -> list[str]:
-    return [i.id for i in RecoveryPointTable(Warehouse(place)).instants(APPLICATION_ID)]
+    return [i.id for i in Repository(Warehouse(place), APPLICATION_ID).points.instants()]
 
 
 def _require_all_restore(
@@ -46,7 +45,7 @@ def _require_all_restore(
     listed = _points(place)
     points = [point for point in app.points if point.id in set(listed)]
     assert len(points) == len(listed)
-    statuses = Contents.of(settings).statuses(points)
+    statuses = Repository.open(settings).reading(settings).statuses(points)
     if at_work:
         while not statuses[-1].covered:
             del statuses[-1], points[-1]
@@ -64,25 +63,25 @@ def test_before_and_after(tmp_path: Path) -> None:
     app = SimulatedApp.at(warehouse_at(tmp_path / "warehouse"), seed=3, windows=40, keep=POLICY)
     app.run(app.windows[:30])
     to = warehouse_at(tmp_path / "copy").root
-    copy_warehouse(app.settings.warehouse, to)
+    CopyJob(app.settings.warehouse, to).run()
     before = _require_all_restore(app, to, every=5)
-    expire(app.settings, run_id="one")
-    assert copy_warehouse(app.settings.warehouse, to).lacking == ()
+    ExpireJob(app.settings, run_id="one").run()
+    assert CopyJob(app.settings.warehouse, to).run().lacking == ()
     after = _require_all_restore(app, to)
     assert len(after) < len(before)
     app.run(app.windows[30:])
-    expire(app.settings, run_id="two")
-    assert copy_warehouse(app.settings.warehouse, to).lacking == ()
+    ExpireJob(app.settings, run_id="two").run()
+    assert CopyJob(app.settings.warehouse, to).run().lacking == ()
     last = _require_all_restore(app, to)
     promote(to)
     assert _require_all_restore(app, to, every=5) == last
     settings = replace(app.settings, warehouse=Warehouse(to))
-    assert expire(settings, run_id="three").plan.going == {}
+    assert ExpireJob(settings, run_id="three").run().plan.going == {}
 
 
 def test_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backups, expire and copies: what the copy lists is what it can restore, after each run."""
-    monkeypatch.setattr(copying, "_BETWEEN_COMMITS_S", 2.0)
+    monkeypatch.setattr(copy_plan, "_BETWEEN_COMMITS_S", 2.0)
     app = SimulatedApp.at(warehouse_at(tmp_path / "warehouse"), seed=5, windows=60, keep=POLICY)
     app.run(app.windows[:20])
     to = warehouse_at(tmp_path / "copy").root
@@ -93,7 +92,7 @@ def test_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         try:
             for first in range(20, 60, 5):
                 app.run(app.windows[first : first + 5])
-                expire(app.settings, run_id=f"run-{first}")
+                ExpireJob(app.settings, run_id=f"run-{first}").run()
         except BaseException as error:
             failures.append(error)
             raise
@@ -105,12 +104,12 @@ def test_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     runs = 0
     try:
         while not ended.is_set():
-            assert copy_warehouse(app.settings.warehouse, to).lacking == ()
+            assert CopyJob(app.settings.warehouse, to).run().lacking == ()
             _require_all_restore(app, to, every=4, at_work=True)
             runs += 1
     finally:
         writer.join()
     assert not failures
     assert runs >= 3
-    copy_warehouse(app.settings.warehouse, to)
+    CopyJob(app.settings.warehouse, to).run()
     assert _require_all_restore(app, to) == _points(app.settings.warehouse.root)

@@ -1,7 +1,6 @@
 """Points go by policy; what stays restores as before, however windows were put together."""
 
 import itertools
-import multiprocessing
 import os
 import random
 import signal
@@ -14,20 +13,24 @@ import pytest
 
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.metrics.info import ApplicationInfo, warehouse_info
-from kstreams_assets.settings import ApplicationSettings, KeepLine, KeepSettings
-from kstreams_assets.upkeep.expire import Change, expire, plan_expire
-from kstreams_assets.upkeep.verify import verify
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable
-from kstreams_assets.warehouse.records import file_actions
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.recovery.maintenance import maintain
+from kstreams_assets.recovery.retention import retention_of
+from kstreams_assets.repository.records import file_actions
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings, KeepSettings, RecoveryPointSettings
+from kstreams_assets.upkeep.expire import Change, ExpireJob
+from kstreams_assets.upkeep.verify import VerifyJob
+from tests.killed import exit_code_of
 from tests.store.place import warehouse_at
 from tests.upkeep.simulated_app import (
     APPLICATION_ID,
     FLIGHT,
     INPUT,
+    OUTPUT,
     STATE,
     SimulatedApp,
+    copied,
     read_back,
     restored_state,
     with_keep,
@@ -36,7 +39,7 @@ from tests.upkeep.simulated_app import (
 pytestmark = pytest.mark.e2e
 
 _DAY_S = 86_400
-POLICY = KeepSettings(all_s=3_600 * 3, lines=(KeepLine("daily", 3 * _DAY_S),), minimum=2)
+POLICY = KeepSettings(all="3h", daily="3d", minimum=2)
 
 
 def simulated(
@@ -49,10 +52,12 @@ def simulated(
 
 def require_all_restore(app: SimulatedApp) -> list[str]:
     """Every point that is listed gives what it gave; its ids."""
-    listed = [i.id for i in RecoveryPointTable(app.settings.warehouse).instants(APPLICATION_ID)]
+    listed = [i.id for i in Repository(app.settings.warehouse, APPLICATION_ID).points.instants()]
     points = [point for point in app.points if point.id in set(listed)]
     assert len(points) == len(listed)
-    for point, status in zip(points, Contents.of(app.settings).statuses(points), strict=True):
+    for point, status in zip(
+        points, Repository.open(app.settings).reading(app.settings).statuses(points), strict=True
+    ):
         assert status.gives is Restores.EXACT, (point.id, status.reason)
         assert restored_state(app.settings, point) == app.state(point), point.id
         for topic in (INPUT, FLIGHT):
@@ -72,12 +77,12 @@ def test_what_stays_restores_as_before(tmp_path: Path, seed: int) -> None:
     app.run(app.windows, points_in_window=chance.choice([1, 1, 3]))
     pinned = chance.sample([point.id for point in app.points[3:-3]], 4)
     for point_id in pinned:
-        PinsTable(app.settings.warehouse).pin(APPLICATION_ID, point_id, "audit")
+        Repository(app.settings.warehouse, APPLICATION_ID).pins.pin(point_id, "audit")
     assert len(require_all_restore(app)) == len(app.points)
     bytes_before = sum(size.bytes for size in app.ledger.sizes().values())
 
-    planned = plan_expire(app.settings)
-    done = expire(app.settings, run_id="one")
+    planned = ExpireJob(app.settings).plan()
+    done = ExpireJob(app.settings, run_id="one").run()
 
     listed = require_all_restore(app)
     assert set(listed) == set(planned.kept) == set(done.plan.kept)
@@ -86,23 +91,45 @@ def test_what_stays_restores_as_before(tmp_path: Path, seed: int) -> None:
     assert {one.what for one in done.topics} >= {Change.DROP, Change.FOLD}
     assert sum(size.bytes for size in app.ledger.sizes().values()) < 0.8 * bytes_before
     assert not list(app.ledger.damaged())
-    again = expire(app.settings, run_id="two")
+    again = ExpireJob(app.settings, run_id="two").run()
     assert (again.plan.going, again.topics) == ({}, ())
     assert require_all_restore(app) == listed
+
+
+def test_without_a_policy_the_rule_of_the_recorder_decides(tmp_path: Path) -> None:
+    app = simulated(tmp_path, seed=4, windows=12)
+    app.run(app.windows, points_in_window=3)
+    few = RecoveryPointSettings(keep_all_hours=0)
+    settings = replace(app.settings, keep=None, recovery_points=few)
+    written = {topic: _records(app, topic) for topic in (INPUT, OUTPUT)}
+
+    done = ExpireJob(settings, run_id="one").run()
+
+    listed = require_all_restore(app)
+    assert listed == [point.id for point in app.points[2::3]], "the last of each window"
+    assert set(listed) == set(done.plan.kept)
+    assert {topic: _records(app, topic) for topic in written} == written, "logs stay whole"
+    retention = retention_of(settings)
+    assert maintain(settings.warehouse, APPLICATION_ID, retention).points_dropped == 0
+
+
+def _records(app: SimulatedApp, topic: str) -> int:
+    return sum(entry.result.content.records for entry in app.ledger.entries(topics={topic}))
 
 
 def test_one_change_at_a_time_leaves_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is done at once is a matter of time and memory only."""
+    made = simulated(tmp_path, seed=2, windows=24)
+    made.run(made.windows)
+    for point in (made.points[6], made.points[12]):
+        Repository(made.settings.warehouse, APPLICATION_ID).pins.pin(point.id, "audit")
     left: list[list[tuple[str, int]]] = []
     for most_rows in (50_000, 1):
-        app = simulated(tmp_path / str(most_rows), seed=2, windows=24)
-        app.run(app.windows)
-        for point in (app.points[6], app.points[12]):
-            PinsTable(app.settings.warehouse).pin(APPLICATION_ID, point.id, "audit")
+        app = copied(made, tmp_path / str(most_rows))
         monkeypatch.setattr("kstreams_assets.upkeep.expire._LOT_ROWS", most_rows)
-        done = expire(app.settings, run_id="one")
+        done = ExpireJob(app.settings, run_id="one").run()
         assert sum(one.topic == STATE for one in done.topics) > 1
         require_all_restore(app)
         left.append([(one.topic, one.records_after) for one in done.topics])
@@ -111,11 +138,11 @@ def test_one_change_at_a_time_leaves_the_same(
 
 def test_years_of_windows_are_a_few_rows(tmp_path: Path) -> None:
     """Expired again and again as windows come: rows and files stay few, bytes near one state."""
-    app = simulated(tmp_path, seed=1, windows=60, keep=KeepSettings(all_s=0, minimum=2))
+    app = simulated(tmp_path, seed=1, windows=60, keep=KeepSettings(all="0s", minimum=2))
     rows: list[int] = []
     for first in range(0, 60, 5):
         app.run(app.windows[first : first + 5])
-        expire(app.settings, run_id=f"run-{first}")
+        ExpireJob(app.settings, run_id=f"run-{first}").run()
         rows.append(len(app.ledger.entries(topics={STATE})))
     require_all_restore(app)
     assert max(rows[6:]) <= max(rows[:6]) + 4
@@ -143,8 +170,8 @@ def test_a_deletion_that_is_lost_shows(tmp_path: Path, monkeypatch: pytest.Monke
         app = simulated(tmp_path / str(seed), seed=seed, windows=40)
         app.run(app.windows)
         for point in app.points[5:-5:6]:
-            PinsTable(app.settings.warehouse).pin(APPLICATION_ID, point.id, "audit")
-        expire(app.settings, run_id="one")
+            Repository(app.settings.warehouse, APPLICATION_ID).pins.pin(point.id, "audit")
+        ExpireJob(app.settings, run_id="one").run()
         with pytest.raises(AssertionError):
             require_all_restore(app)
 
@@ -153,16 +180,18 @@ def test_nothing_goes_while_something_is_damaged(tmp_path: Path) -> None:
     """A point that a lost file takes away may come back with the file."""
     app = simulated(tmp_path, seed=3, windows=10)
     app.run(app.windows)
-    settings = with_keep(app.settings, KeepSettings(all_s=0, minimum=1))
+    settings = with_keep(app.settings, KeepSettings(all="0s", minimum=1))
     path = settings.warehouse.records(APPLICATION_ID)
     gone = min(path.rglob(f"{STATE}-*.parquet"), key=lambda file: file.name)
     content = gone.read_bytes()
     gone.unlink()
     with pytest.raises(StoredDataError, match=f"nothing of it expires: .*{gone.name} is missing"):
-        expire(settings, run_id="one")
-    assert len(RecoveryPointTable(settings.warehouse).instants(APPLICATION_ID)) == 10
+        ExpireJob(settings, run_id="one").run()
+    (blocker,) = ExpireJob(settings).plan().blockers
+    assert gone.name in blocker.found
+    assert len(Repository(settings.warehouse, APPLICATION_ID).points.instants()) == 10
     gone.write_bytes(content)
-    expire(settings, run_id="two")
+    ExpireJob(settings, run_id="two").run()
     assert len(require_all_restore(app)) == 1
 
 
@@ -170,38 +199,41 @@ def test_what_was_given_up_holds_nothing_back(tmp_path: Path) -> None:
     """What lies before and behind it goes on by policy; it is not put together with anything."""
     app = simulated(tmp_path, seed=3, windows=12)
     app.run(app.windows)
-    settings = with_keep(app.settings, KeepSettings(all_s=0, minimum=1))
+    settings = with_keep(app.settings, KeepSettings(all="0s", minimum=1))
     path = settings.warehouse.records(APPLICATION_ID)
     window = app.windows[7].key
     rows = app.ledger.entries(windows={window}, topics={INPUT})
     (path / next(file.path for row in rows for file in row.result.content.written)).unlink()
     with pytest.raises(StoredDataError, match=r"nothing of it expires: .*--accept"):
-        expire(settings, run_id="one")
-    assert verify(settings, full=True, settle_s=0, accept="no copy").sound
-    done = expire(settings, run_id="two")
+        ExpireJob(settings, run_id="one").run()
+    assert VerifyJob(settings, full=True, settle_s=0, accept="no copy").run().sound
+    done = ExpireJob(settings, run_id="two").run()
     assert done.plan.going
     assert window in {key for key, topic in app.ledger.keys() if topic == INPUT}  # noqa: SIM118
-    table = RecoveryPointTable(settings.warehouse)
-    listed = [instant.id for instant in table.instants(APPLICATION_ID)]
+    table = Repository(settings.warehouse, APPLICATION_ID).points
+    listed = [instant.id for instant in table.instants()]
     whole = [p for p in app.points if p.id in listed and p.taken_at_ms < app.windows[7].start_ms]
     assert whole
-    for point, status in zip(whole, Contents.of(settings).statuses(whole), strict=True):
+    for point, status in zip(
+        whole, Repository.open(settings).reading(settings).statuses(whole), strict=True
+    ):
         assert status.gives is Restores.EXACT
         assert restored_state(settings, point) == app.state(point)
-    assert verify(settings, full=True, settle_s=0).sound
+    assert VerifyJob(settings, full=True, settle_s=0).run().sound
 
 
 _STEPS = (
-    "ktables.snapshots_table:SnapshotsTable.drop",
-    "warehouse.points:RecoveryPointTable.expire",
-    "upkeep.expire:_Run._write",
+    "repository.snapshots:SnapshotsTable.drop",
+    "repository.points:RecoveryPointTable.drop",
+    "backup.merge:contents_of",
+    "backup.merge:commit",
+    "repository.ledger:Ledger.put_together",
     "upkeep.expire:commit",
-    "warehouse.ledger:Ledger.put_together",
 )
 MOMENTS = [
     *((step, after, 1) for step in _STEPS for after in (False, True)),
-    *(("upkeep.expire:commit", True, number) for number in (2, 3, 4)),
-    *(("warehouse.ledger:Ledger.put_together", after, 3) for after in (False, True)),
+    *((step, True, number) for step in ("backup.merge:commit", _STEPS[-1]) for number in (2, 3)),
+    *(("repository.ledger:Ledger.put_together", after, 3) for after in (False, True)),
 ]
 
 _SAMPLE = (3, 7, 9)
@@ -226,7 +258,7 @@ def _expire_and_die(settings: ApplicationSettings, step: str, after: bool, numbe
         return result
 
     setattr(owner, name, step_or_die)
-    expire(settings, run_id="killed")
+    ExpireJob(settings, run_id="killed").run()
 
 
 @pytest.mark.parametrize(
@@ -242,25 +274,21 @@ def test_a_kill_at_any_moment_takes_nothing(
     app = simulated(tmp_path, seed=MOMENTS.index((step, after, number)), windows=16)
     app = replace(app, per_window=10)
     app.run(app.windows)
-    PinsTable(app.settings.warehouse).pin(APPLICATION_ID, app.points[6].id, "audit")
-    process = multiprocessing.get_context("spawn").Process(
-        target=_expire_and_die, args=(app.settings, step, after, number)
-    )
-    process.start()
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
+    Repository(app.settings.warehouse, APPLICATION_ID).pins.pin(app.points[6].id, "audit")
+    code = exit_code_of(_expire_and_die, app.settings, step, after, number)
+    assert code == -signal.SIGKILL
 
     assert not list(app.ledger.damaged())
-    assert verify(app.settings, full=True, record=False, settle_s=0).errors == ()
+    assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().errors == ()
     require_all_restore(app)
-    expire(app.settings, run_id="after")
+    ExpireJob(app.settings, run_id="after").run()
 
     require_all_restore(app)
     actions = file_actions(app.settings.warehouse.records(APPLICATION_ID))
     there = set(zip(actions["window"].to_pylist(), actions["topic"].to_pylist(), strict=True))
-    assert there <= app.ledger.keys()
-    assert verify(app.settings, full=True, record=False, settle_s=0).damages == ()
-    uninterrupted = plan_expire(app.settings)
+    assert there <= {*app.ledger.keys()}
+    assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().damages == ()
+    uninterrupted = ExpireJob(app.settings).plan()
     assert (uninterrupted.going, uninterrupted.changes) == ({}, ())
 
 
@@ -268,9 +296,9 @@ def test_an_expired_warehouse_is_sound(tmp_path: Path) -> None:
     app = simulated(tmp_path, seed=5, windows=30)
     app.run(app.windows)
     before = info_of(app)
-    expire(app.settings, run_id="one")
+    ExpireJob(app.settings, run_id="one").run()
     after = info_of(app)
-    found = verify(app.settings, full=True)
+    found = VerifyJob(app.settings, full=True).run()
     assert [damage.finding.text for damage in found.damages] == []
     assert (before.expires or 0) > 0
     assert (after.expires, after.due) == (0, 0)

@@ -8,35 +8,25 @@ from pathlib import Path
 import pytest
 
 from examples.order_processor.application import create_topics
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.spans import Window
 from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.request import InputsExtent
 from kstreams_assets.settings import ApplicationSettings, KeepSettings, WindowSchedule
-from kstreams_assets.upkeep.expire import Change, expire
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.upkeep.expire import Change, ExpireJob
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.restore.control import by_key, newest
 from tests.restore.order_run import go_on
-from tests.restore.trial import (
-    Restored,
-    Source,
-    SourceRun,
-    connection_to,
-    end_of,
-    own_names,
-    restore,
-    settings_of,
-)
+from tests.restore.trial import Restored, Source, SourceRun, end_of, own_names, restore, settings_of
 from tests.store.place import warehouse_at
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, passing_cluster, unique_name
 from tests.streams.feed import Feed
 from tests.streams.orders import PARTITIONS, OrderTopics, order_processor, orders
 
@@ -58,7 +48,7 @@ def _lived(folder: Path, spark: Spark, windows: int) -> _Lived:
     topics = OrderTopics(unique_name("orders"), unique_name("o") + ".")
     today = datetime.now(UTC)
     with (
-        LocalCluster(folder / "source") as local,
+        passing_cluster(folder / "source") as local,
         KafkaCluster(connection_to(local.bootstrap_servers)) as cluster,
     ):
         servers = local.bootstrap_servers
@@ -67,7 +57,7 @@ def _lived(folder: Path, spark: Spark, windows: int) -> _Lived:
             settings_of(topics.application, servers, folder),
             # The windows are those of the test; that of the schedule is open for hours.
             windows=WindowSchedule.every("day", start=f"{today:%Y-%m-%d}"),
-            keep=KeepSettings(all_s=0, minimum=2),
+            keep=KeepSettings(all="0s", minimum=2),
         )
         source = Source(settings, cluster)
         made: list[Window] = []
@@ -93,14 +83,7 @@ def _lived(folder: Path, spark: Spark, windows: int) -> _Lived:
 
 def _back_up(settings: ApplicationSettings, windows: list[Window], spark: Spark) -> None:
     if windows:
-        back_up(
-            settings,
-            windows,
-            topics=settings.topics,
-            newest_closed=None,
-            spark=spark,
-            run_id=unique_name("backup"),
-        )
+        BackupJob(settings, spark, unique_name("backup")).run(windows)
 
 
 def _goes_on(lived: _Lived, restored: Restored, state_dir: Path) -> None:
@@ -140,22 +123,22 @@ def test_every_point_that_stays_goes_on(
     settings = lived.run.settings
     step = windows // (pinned + 1)
     for point in lived.points[step : step * pinned + 1 : step]:
-        PinsTable(settings.warehouse).pin(settings.application_id, point.id, "quarter")
+        Repository(settings.warehouse, settings.application_id).pins.pin(point.id, "quarter")
     before = _stored(settings)
 
-    done = expire(settings, run_id="expire")
+    done = ExpireJob(settings, run_id="expire").run()
 
-    table = RecoveryPointTable(settings.warehouse)
-    listed = [instant.id for instant in table.instants(settings.application_id)]
+    table = Repository(settings.warehouse, settings.application_id).points
+    listed = [instant.id for instant in table.instants()]
     assert sorted(done.plan.kept) == sorted(listed)
     assert pinned + 2 <= len(listed) <= pinned + 4
     assert {Change.DROP, Change.FOLD, Change.JOIN} <= {one.what for one in done.topics}
     after = _stored(settings)
     fresh = 0
-    statuses = Contents.of(settings).statuses(table.load(settings.application_id, listed))
+    statuses = Repository.open(settings).reading(settings).statuses(table.load(listed))
     covered = [status.id for status in statuses if status.gives is Restores.EXACT]
     assert covered == listed[: pinned + 2]  # the last one was taken behind the last backup
-    for number, point in enumerate(table.load(settings.application_id, covered)):
+    for number, point in enumerate(table.load(covered)):
         is_last = point.id == covered[-1]
         inputs = InputsExtent.FULL if is_last else InputsExtent.TAIL
         request = own_names(f"kept{number}", point).model_copy(update={"inputs": inputs})

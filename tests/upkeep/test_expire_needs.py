@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.restorability import Restores
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import KeepSettings
 from kstreams_assets.upkeep import expire as upkeep
-from kstreams_assets.upkeep.expire import Change, PointHarmedError, expire, plan_expire
-from kstreams_assets.upkeep.verify import verify
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable
+from kstreams_assets.upkeep.expire import Change, ExpireJob, PointHarmedError
+from kstreams_assets.upkeep.verify import VerifyJob
 from tests.store.place import warehouse_at
 from tests.upkeep.simulated_app import (
     APPLICATION_ID,
@@ -44,7 +43,7 @@ from tests.upkeep.simulated_app import (
 pytestmark = pytest.mark.e2e
 
 _HOUR_S = 3_600
-_LAST = KeepSettings(all_s=0, minimum=1)
+_LAST = KeepSettings(all="0s", minimum=1)
 
 
 def simulated(folder: Path, *, windows: int, keep: KeepSettings = _LAST, **given: Any):
@@ -55,14 +54,16 @@ def simulated(folder: Path, *, windows: int, keep: KeepSettings = _LAST, **given
 
 
 def listed(app: SimulatedApp) -> list[RecoveryPoint]:
-    instants = RecoveryPointTable(app.settings.warehouse).instants(APPLICATION_ID)
+    instants = Repository(app.settings.warehouse, APPLICATION_ID).points.instants()
     ids = {instant.id for instant in instants}
     return [point for point in app.points if point.id in ids]
 
 
 def given_by(app: SimulatedApp) -> dict[str, Restores]:
     points = listed(app)
-    return {s.id: s.gives for s in Contents.of(app.settings).statuses(points)}
+    return {
+        s.id: s.gives for s in Repository.open(app.settings).reading(app.settings).statuses(points)
+    }
 
 
 def require_restorable(app: SimulatedApp, points: list[RecoveryPoint]) -> None:
@@ -95,17 +96,17 @@ def rows_of(app: SimulatedApp, topic: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("back", [(INPUT,), pytest.param((INPUT, FLIGHT), marks=pytest.mark.drill)])
 def test_offsets_that_went_back_need_what_is_old(tmp_path: Path, back: tuple[str, ...]) -> None:
     """The points of the last hours are newer than the oldest one, and need more than it."""
-    app = simulated(tmp_path, windows=10, keep=KeepSettings(all_s=4 * _HOUR_S, minimum=2))
+    app = simulated(tmp_path, windows=10, keep=KeepSettings(all="4h", minimum=2))
     app.run(app.windows[:7])
     go_back(app, *back)
     app.run(app.windows[7:])
     before = given_by(app)
     assert set(before.values()) == {Restores.EXACT}
-    done = expire(app.settings, run_id="night")
+    done = ExpireJob(app.settings, run_id="night").run()
     assert done.plan.going
     assert set(given_by(app).values()) == {Restores.EXACT}
     require_restorable(app, listed(app))
-    assert verify(app.settings, full=True, record=False, settle_s=0).damages == ()
+    assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().damages == ()
 
 
 def test_compacted_topics_keep_the_last_record_of_each_key(tmp_path: Path) -> None:
@@ -113,9 +114,9 @@ def test_compacted_topics_keep_the_last_record_of_each_key(tmp_path: Path) -> No
     app = simulated(tmp_path, windows=8, more=MORE)
     app.configs[OUTPUT] = COMPACT
     app.run(app.windows)
-    PinsTable(app.settings.warehouse).pin(APPLICATION_ID, app.points[4].id, "audit")
+    Repository(app.settings.warehouse, APPLICATION_ID).pins.pin(app.points[4].id, "audit")
     before = {name: sum(n for _, n in rows_of(app, name)) for name in app.roles}
-    done = expire(app.settings, run_id="night")
+    done = ExpireJob(app.settings, run_id="night").run()
     points = listed(app)
     assert app.points[4] in points
     assert len(points) < len(app.points)
@@ -127,7 +128,7 @@ def test_compacted_topics_keep_the_last_record_of_each_key(tmp_path: Path) -> No
     for name in (MASTER, TABLE, RATES, OUTPUT):
         after = sum(n for _, n in rows_of(app, name))
         assert after < before[name]
-    again = expire(app.settings, run_id="again")
+    again = ExpireJob(app.settings, run_id="again").run()
     assert (again.plan.going, again.topics) == ({}, ())
 
 
@@ -135,17 +136,17 @@ def test_offsets_go_back_into_what_was_compacted(tmp_path: Path) -> None:
     """The point that needs records which are gone is not called exact, and nothing grows worse."""
     app = simulated(tmp_path, windows=8, more=MORE)
     app.run(app.windows[:5])
-    expire(app.settings, run_id="one")
+    ExpireJob(app.settings, run_id="one").run()
     go_back(app, MASTER, TABLE)
     app.run(app.windows[5:])
     gives = given_by(app)
     assert [gives[point.id] for point in app.points[5:]] == [Restores.UNPROVEN] * 3
     assert gives[app.points[4].id] is Restores.EXACT
-    (status,) = Contents.of(app.settings).statuses(app.points[-1:])
+    (status,) = Repository.open(app.settings).reading(app.settings).statuses(app.points[-1:])
     assert f"{MASTER}-0: of offsets 0 to" in status.reason
     assert "kept the last record of each key only" in status.reason
-    PinsTable(app.settings.warehouse).pin(APPLICATION_ID, app.points[4].id, "audit")
-    expire(app.settings, run_id="two")
+    Repository(app.settings.warehouse, APPLICATION_ID).pins.pin(app.points[4].id, "audit")
+    ExpireJob(app.settings, run_id="two").run()
     after = given_by(app)
     assert after == {id_: gives[id_] for id_ in after}
     require_restorable(app, [app.points[4]])
@@ -153,18 +154,18 @@ def test_offsets_go_back_into_what_was_compacted(tmp_path: Path) -> None:
 
 def test_a_plan_that_is_wrong_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last look is at every point; the topic is left out, all others are done."""
-    app = simulated(tmp_path, windows=8, keep=KeepSettings(all_s=3 * _HOUR_S, minimum=1))
+    app = simulated(tmp_path, windows=8, keep=KeepSettings(all="3h", minimum=1))
     app.run(app.windows)
     monkeypatch.setattr(upkeep._Topic, "_below_need", lambda topic: len(topic._rows))
     monkeypatch.setattr(upkeep._Work, "harms", lambda *_: None)
     before = rows_of(app, INPUT)
     with pytest.raises(PointHarmedError, match=f"gives exact as far as {INPUT} goes"):
-        expire(app.settings, run_id="night")
+        ExpireJob(app.settings, run_id="night").run()
     assert rows_of(app, INPUT) == before
     assert any("~" in key for key, _ in rows_of(app, STATE))
     assert set(given_by(app).values()) == {Restores.EXACT}
     require_restorable(app, listed(app))
-    assert verify(app.settings, full=True, record=False, settle_s=0).damages == ()
+    assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().damages == ()
 
 
 def test_a_point_that_comes_meanwhile_counts(
@@ -173,21 +174,21 @@ def test_a_point_that_comes_meanwhile_counts(
     """It is not backed up yet, so that what a restore of it would give cannot get worse."""
     app = simulated(tmp_path, windows=8)
     app.run(app.windows)
-    write = upkeep._Run._write
+    merge = upkeep.merge
 
-    def write_while_reset(run: Any, works: Any, folder: Any) -> Any:
-        if works[0].change.topic == INPUT:
+    def merge_while_reset(*args: Any, parts: set[tuple[str, str]], **options: Any) -> Any:
+        if INPUT in {topic for _, topic in parts}:
             go_back(app, INPUT)
             app.take(app.windows[-1].end_ms + 1)
-        return write(run, works, folder)
+        return merge(*args, parts=parts, **options)
 
-    monkeypatch.setattr(upkeep._Run, "_write", write_while_reset)
+    monkeypatch.setattr(upkeep, "merge", merge_while_reset)
     before = rows_of(app, INPUT)
-    with pytest.raises(PointHarmedError, match=f"{INPUT}-. .* taken while they were put together"):
-        expire(app.settings, run_id="night")
+    with pytest.raises(PointHarmedError, match=f"{INPUT}-. .* taken while they were merged"):
+        ExpireJob(app.settings, run_id="night").run()
     monkeypatch.undo()
     assert rows_of(app, INPUT) == before
-    expire(app.settings, run_id="again")
+    ExpireJob(app.settings, run_id="again").run()
     newest = app.points[-1]
     for number in range(PARTITIONS):
         id_ = TopicPartitionId(INPUT, number)
@@ -207,7 +208,7 @@ def test_a_versioned_store_without_a_table_keeps_its_history(tmp_path: Path) -> 
         store_formats={"totals": StoreFormat(kind=StoreKind.VERSIONED)},
         without_ktable=frozenset({"totals"}),
     )
-    plan = plan_expire(app.settings)
+    plan = ExpireJob(app.settings).plan()
     assert {change.what for change in plan.changes if change.topic == STATE} == {Change.JOIN}
     assert any("is versioned" in note for note in plan.notes)
 
@@ -218,7 +219,7 @@ def test_records_younger_than_the_lag_stay(tmp_path: Path) -> None:
     more = {MASTER: (TopicRoles({TopicRole.INPUT}), lagging)}
     app = simulated(tmp_path, windows=10, more=more)
     app.run(app.windows)
-    plan = plan_expire(app.settings)
+    plan = ExpireJob(app.settings).plan()
     (change,) = (c for c in plan.changes if (c.topic, c.what) == (MASTER, Change.FOLD))
     oldest = min(p.effective_at_ms for p in app.points if p.id in plan.kept)
     last_ms = change.windows[-1].end_ms
@@ -232,9 +233,9 @@ def test_of_a_recreated_topic_older_points_keep_theirs(tmp_path: Path) -> None:
         app.recreate(topic)
     app.run(app.windows[5:])
     for point in app.points[2:5:2]:
-        PinsTable(app.settings.warehouse).pin(APPLICATION_ID, point.id, "audit")
+        Repository(app.settings.warehouse, APPLICATION_ID).pins.pin(point.id, "audit")
     before = given_by(app)
-    expire(app.settings, run_id="night")
+    ExpireJob(app.settings, run_id="night").run()
     points = listed(app)
     assert len(points) == 3
     assert given_by(app) == {point.id: before[point.id] for point in points}
@@ -259,7 +260,7 @@ def _whatever_happens(seed: int, events: list[tuple[str, str, bool]], hours: int
             Warehouse(Path(folder)),
             seed=seed,
             windows=len(events),
-            keep=KeepSettings(all_s=hours * _HOUR_S, minimum=1),
+            keep=KeepSettings(all=f"{hours}h", minimum=1),
             more=MORE,
         )
         app = replace(app, per_window=KEYS)
@@ -273,7 +274,9 @@ def _whatever_happens(seed: int, events: list[tuple[str, str, bool]], hours: int
                 app.recreate(topic)
             app.run([window])
             if pinned:
-                PinsTable(app.settings.warehouse).pin(APPLICATION_ID, app.points[-1].id, "audit")
+                Repository(app.settings.warehouse, APPLICATION_ID).pins.pin(
+                    app.points[-1].id, "audit"
+                )
             if event == "expire":
                 _expire_changes_nothing(app)
         _expire_changes_nothing(app)
@@ -281,7 +284,7 @@ def _whatever_happens(seed: int, events: list[tuple[str, str, bool]], hours: int
 
 def _expire_changes_nothing(app: SimulatedApp) -> None:
     before = given_by(app)
-    expire(app.settings, run_id="night")
+    ExpireJob(app.settings, run_id="night").run()
     after = given_by(app)
     assert after == {id_: before[id_] for id_ in after}
     exact = [point for point in listed(app) if after[point.id] is Restores.EXACT]

@@ -12,30 +12,29 @@ from pyspark.sql import SparkSession
 from kstreams_assets.drill.readiness import Readiness, readiness
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.snapshot import SnapshotPartition
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_written
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.offsets import OffsetRun, TopicPartitionId
-from kstreams_assets.recovery import methods
-from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.run import run_restore
-from kstreams_assets.settings import ApplicationSettings, BackupSettings
-from kstreams_assets.upkeep.verify import Verification, verify
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import (
-    OffsetMapsTable,
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import (
     PartitionProduced,
     RestoreMode,
-    RestoresTable,
     RestoreState,
     StoredRestore,
 )
+from kstreams_assets.model.snapshot import SnapshotPartition
+from kstreams_assets.offsets import OffsetRun, TopicPartitionId
+from kstreams_assets.recovery import methods
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.snapshots import snapshot_written
+from kstreams_assets.restore.context import RunContext
+from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.records import restore_records
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.upkeep.verify import Verification, VerifyJob
 from tests.restore.planned_application import PlannedApplication
 from tests.restore.snapshot_samples import snapshot
 from tests.restore.snapshot_tables import Row, write_snapshot
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, unique_name
 from tests.streams.workbench import NoSpark, Workbench
 from tests.upkeep.damaging import FAULTS, STORE, Fault, Stored
 
@@ -46,16 +45,15 @@ _SETTLE_S = 0.2
 
 @pytest.fixture(scope="module")
 def app(
-    kafka_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+    kafka_cluster: LocalCluster,
+    guarded_cluster: LocalCluster,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[PlannedApplication]:
     """Two windows, three points, a KTable snapshot and an offset map; verified in full once."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
-    )
+    connection = connection_to(kafka_cluster.bootstrap_servers)
     folder = tmp_path_factory.mktemp("app")
     with (
         KafkaCluster(connection) as cluster,
-        LocalCluster(folder / "target") as target,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(methods, "why_not_exact", lambda *_: "")
@@ -64,11 +62,8 @@ def app(
             Warehouse(folder / "warehouse"),
             NoSpark(),
             unique_name("app"),
-            settings=BackupSettings(),
         )
-        there = KafkaConnection(
-            bootstrap_servers=target.bootstrap_servers, request_timeout_seconds=20
-        )
+        there = connection_to(guarded_cluster.internal_bootstrap_servers)
         made = PlannedApplication(bench, there)
         made.prepare()
         _add_snapshot(made)
@@ -93,15 +88,17 @@ def _add_snapshot(app: PlannedApplication) -> None:
         partitions=(SnapshotPartition(0, "id", 0, 3, rows=3, bytes=30),),
         written=snapshot_written(table, window.key),
     )
-    SnapshotsTable(warehouse).record([replace(made, application_id=application_id)])
+    Repository(warehouse, application_id).snapshots.record(
+        [replace(made, application_id=application_id)]
+    )
 
 
 def _add_map(app: PlannedApplication) -> None:
     application_id, warehouse = app.bench.application_id, app.bench.warehouse
     orders = TopicPartitionId(app.names["orders"], 0)
     produced = PartitionProduced(orders, orders, (OffsetRun(0, 0, 20),), 20, resumed=0, end=20)
-    OffsetMapsTable(warehouse).record(application_id, "earlier", [produced])
-    RestoresTable(warehouse).append(
+    Repository(warehouse, application_id).offset_maps.record("earlier", [produced])
+    Repository(warehouse, application_id).restores.append(
         StoredRestore(
             application_id=application_id,
             restore_id="earlier",
@@ -121,7 +118,7 @@ def _add_map(app: PlannedApplication) -> None:
 
 
 def _verified(settings: ApplicationSettings, *, full: bool = True) -> Verification:
-    return verify(settings, full=full, settle_s=_SETTLE_S, run_id="test")
+    return VerifyJob(settings, full=full, settle_s=_SETTLE_S, run_id="test").run()
 
 
 @pytest.fixture
@@ -177,7 +174,7 @@ def _refused(
     refused: KStreamsAssetsError | None = None
     try:
         plan = plan_restore(settings, request, app.target)
-        run_restore(settings, plan, app.target, spark=_Begun(), run_id="restore")
+        restore_records(RunContext(settings, app.target, _Begun(), "restore"), plan)
     except KStreamsAssetsError as error:
         refused = error
     except _BegunError:

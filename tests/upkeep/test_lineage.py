@@ -6,18 +6,16 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.lineage import OtherClusterError
+from kstreams_assets.model.point import RecoveryPoint, WantedPartition
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.model.spans import GapCause
 from kstreams_assets.offsets import OffsetRange, OffsetRun, TopicPartitionId
-from kstreams_assets.settings import KeepLine, KeepSettings
-from kstreams_assets.upkeep.copy import copy_warehouse
-from kstreams_assets.upkeep.expire import expire
-from kstreams_assets.warehouse import lineage
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.lineage import Origins, OtherClusterError, require_lineage
-from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
-from kstreams_assets.warehouse.spans import GapCause
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import KeepSettings
+from kstreams_assets.upkeep.copy import CopyJob
+from kstreams_assets.upkeep.expire import ExpireJob
 from spark_resources.partition_records import PartitionWork, work_records
 from tests.upkeep.simulated_app import (
     APPLICATION_ID,
@@ -27,17 +25,19 @@ from tests.upkeep.simulated_app import (
     STATE,
     Row,
     SimulatedApp,
+    copied,
     read_back,
     restored_state,
 )
 
-ALL = KeepSettings(all_s=10**9)
+ALL = KeepSettings(all="100y")
 
 
-@pytest.fixture
-def app(tmp_path: Path) -> SimulatedApp:
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> SimulatedApp:
     """Four windows on one cluster, three on the next, two on a third one."""
-    made = SimulatedApp.at(Warehouse(tmp_path / "w"), seed=3, windows=9, keep=ALL)
+    folder = tmp_path_factory.mktemp("lineage") / "w"
+    made = SimulatedApp.at(Warehouse(folder), seed=3, windows=9, keep=ALL)
     windows = made.windows
     made.run(windows[:4], points_in_window=2)
     made.fail_over(made.points[-3], "second")
@@ -47,8 +47,14 @@ def app(tmp_path: Path) -> SimulatedApp:
     return made
 
 
+@pytest.fixture
+def app(moved: SimulatedApp, tmp_path: Path) -> SimulatedApp:
+    """A copy of it."""
+    return copied(moved, tmp_path / "w")
+
+
 def _gives(app: SimulatedApp) -> dict[str, Restores]:
-    contents = Contents.of(app.settings)
+    contents = Repository.open(app.settings).reading(app.settings)
     return {status.id: status.gives for status in contents.statuses(app.points)}
 
 
@@ -85,55 +91,51 @@ def test_what_a_restore_wrote_is_in_no_other_file(app: SimulatedApp) -> None:
 
 @pytest.mark.parametrize("hours", [1, 4])
 def test_expire_keeps_what_continued_logs_need(app: SimulatedApp, hours: int) -> None:
-    keep = KeepSettings(all_s=3_600, lines=(KeepLine("hourly", hours * 3_600),), minimum=2)
+    keep = KeepSettings(all="1h", hourly=f"{hours}h", minimum=2)
     settings = replace(app.settings, keep=keep)
     before = {point.id: app.state(point) for point in app.points}
-    expire(settings, run_id="expire")
-    points = RecoveryPointTable(settings.warehouse).newest(APPLICATION_ID, 1_000)
+    ExpireJob(settings, run_id="expire").run()
+    points = Repository(settings.warehouse, APPLICATION_ID).points.newest(1_000)
     assert len(points) < len(app.points)
     app.points = sorted(points, key=lambda point: point.taken_at_ms)
     assert set(_gives(app).values()) == {Restores.EXACT}
     assert {p.id: restored_state(settings, p) for p in points} == {
         point.id: before[point.id] for point in points
     }
-    assert lineage.points_of_restores(settings.warehouse, APPLICATION_ID) <= {p.id for p in points}
+    needed = Repository(settings.warehouse, APPLICATION_ID).lineage.needed_points()
+    assert needed <= {p.id for p in points}
 
 
 def test_a_copy_of_one_point_has_what_its_logs_were_restored_from(
     app: SimulatedApp, tmp_path: Path
 ) -> None:
     newest = app.points[-1]
-    copy_warehouse(app.settings.warehouse, Warehouse(tmp_path / "copy").root, points=[newest.id])
+    CopyJob(app.settings.warehouse, Warehouse(tmp_path / "copy").root, points=[newest.id]).run()
     settings = replace(app.settings, warehouse=Warehouse(tmp_path / "copy"))
-    (status,) = Contents.of(settings).statuses([newest])
+    (status,) = Repository.open(settings).reading(settings).statuses([newest])
     assert status.gives is Restores.EXACT
     assert restored_state(settings, newest) == app.state(newest)
 
 
 def test_a_restore_that_added_headers_is_no_prefix(app: SimulatedApp) -> None:
-    table = RestoresTable(app.settings.warehouse)
-    newest = table.all(APPLICATION_ID)[0]
+    table = Repository(app.settings.warehouse, APPLICATION_ID).restores
+    newest = table.all()[0]
     table.change(newest, request='{"original_headers": {"offset": true, "timestamp": false}}')
-    assert (
-        Origins.of(app.settings.warehouse, APPLICATION_ID).get(
-            next(cut.life for cut in app.points[-1].partitions)
-        )
-        is None
-    )
+    origins = Repository(app.settings.warehouse, APPLICATION_ID).lineage.origins()
+    assert origins.get(next(cut.life for cut in app.points[-1].partitions)) is None
 
 
 def test_without_the_older_log_a_point_is_not_restored(app: SimulatedApp) -> None:
     newest = app.points[-1]
-    table = RestoresTable(app.settings.warehouse)
-    for restore in table.all(APPLICATION_ID):
+    table = Repository(app.settings.warehouse, APPLICATION_ID).restores
+    for restore in table.all():
         table.change(restore, state=RestoreState.ROLLED_BACK)
     assert _gives(app)[newest.id] is Restores.NOTHING
 
 
 def _here(app: SimulatedApp, point: RecoveryPoint, cluster: str, ids: dict[str, str]) -> None:
-    require_lineage(
-        app.settings.warehouse, APPLICATION_ID, newest=point, cluster_id=cluster, topic_ids=ids
-    )
+    lineage = Repository(app.settings.warehouse, APPLICATION_ID).lineage
+    lineage.require(point, cluster_id=cluster, topic_ids=ids)
 
 
 def test_only_a_cluster_that_a_restore_leads_to(app: SimulatedApp) -> None:
@@ -178,9 +180,9 @@ def test_a_map_after_a_map() -> None:
 def test_a_restore_reads_what_was_planned(app: SimulatedApp) -> None:
     """Counted exactly, and read by the tasks of a restore, from the first or a later record on."""
     for point in app.points[-4:]:
-        contents = Contents.of(app.settings)
+        contents = Repository.open(app.settings).reading(app.settings)
         wanted = [WantedPartition(cut, cut.records_from(cut.log_start)) for cut in point.partitions]
-        held = contents.at(point, wanted)
+        held = contents.contents(point, wanted)
         for one in wanted:
             rows = [row for row in app.log_of(one.cut) if one.cut.holds(row.offset)]
             holding = held[one.cut.id]

@@ -9,16 +9,16 @@ from kstreams_assets.app.names import LONGEST_NAME, name_problem
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.settings import KeepSettings
-from kstreams_assets.store import disk_name, put_file, put_text
-from kstreams_assets.upkeep.copy import copy_warehouse
-from kstreams_assets.upkeep.repair import repair
-from kstreams_assets.upkeep.verify import verify
+from kstreams_assets.store import disk_name, store_at
+from kstreams_assets.upkeep.copy import CopyJob
+from kstreams_assets.upkeep.repair import RepairJob
+from kstreams_assets.upkeep.verify import VerifyJob
 from tests.streams.workbench import NoSpark
 from tests.upkeep import simulated_app
 from tests.upkeep.simulated_app import SimulatedApp, restored_state
 
 NAME_MAX = 255
-KEEP = KeepSettings(all_s=90 * 86_400)
+KEEP = KeepSettings(all="90d")
 
 
 def _long(begin: str, end: str = "", length: int = LONGEST_NAME) -> str:
@@ -47,15 +47,16 @@ def test_the_way_of_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, le
         app.points[-1], names["STATE"]
     )
     copy = tmp_path / "copy"
-    copy_warehouse(warehouse, copy)
+    CopyJob(warehouse, copy).run()
     damaged = next(warehouse.records(app_id).rglob("orders-*.parquet"))
     assert isinstance(damaged, Path)
     damaged.write_bytes(b"damaged")
-    found = verify(app.settings, full=True, settle_s=0)
-    assert not found.sound
-    done = repair(app.settings, found.damages, copy=copy, spark=NoSpark(), run_id="repair")
-    assert [one.problem for one in done if one.source is None] == []
-    assert verify(app.settings, full=True, settle_s=0).sound
+    look = VerifyJob(app.settings, full=True, settle_s=0)
+    assert not look.run().sound
+    done = RepairJob(look, copy, NoSpark()).run()
+    assert done.repairs
+    assert [one.problem for one in done.repairs if one.source is None] == []
+    assert done.verification.sound
     longest = max(len(os.fsencode(path.name)) for path in tmp_path.rglob("*"))
     assert longest <= NAME_MAX
 
@@ -84,7 +85,7 @@ def test_locks_and_what_lies_beside_them(tmp_path: Path, lock: str) -> None:
     for path in paths:
         with warehouse_lock(path, purpose="test", wait_s=0) as held:
             assert held is not None
-        put_text(path.with_suffix(".json"), "{}")
+        store_at(path.with_suffix(".json")).put_text("{}")
         path.with_suffix("").mkdir()
 
 
@@ -101,8 +102,8 @@ def test_files_of_earlier_releases_with_long_names_are_put_in_place(
     tmp_path: Path, length: int
 ) -> None:
     path = tmp_path / ("x" * length)
-    put_text(path, "a")
-    put_file(path, b"b")
+    store_at(path).put_text("a")
+    store_at(path).put_file(b"b")
     assert path.read_bytes() == b"b"
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 

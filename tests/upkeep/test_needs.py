@@ -11,19 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.model.chains import StoredSpan, chains_of
+from kstreams_assets.model.groups import GroupOffset
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
+from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.repository.judge import PointJudge
 from kstreams_assets.upkeep.expire import Change, TopicChange, _Topic
 from kstreams_assets.upkeep.needs import PartitionNeed, TopicNeeds
-from kstreams_assets.warehouse.judge import PointJudge, Restores
-from kstreams_assets.warehouse.ledger import StoredSpan, chains_of
-from kstreams_assets.warehouse.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-)
-from kstreams_assets.warehouse.spans import Window
 
 TOPIC = "t"
 PARTITIONS = 2
@@ -99,7 +95,7 @@ class Case:
 def after(
     case: Case, changes: Sequence[TopicChange], log: Log, keys: int
 ) -> tuple[list[StoredSpan], Log]:
-    """The spans and records that changes leave, as `_row` and `FoldTask` make them."""
+    """The spans and records that changes leave, as `_row` and `MergeTask` make them."""
     needs = TopicNeeds.of(case.points, case.roles)
     spans, left = [*case.spans], {life: [*offsets] for life, offsets in log.items()}
     for change in changes:

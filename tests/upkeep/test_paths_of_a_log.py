@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.layout import path_in_table
+from kstreams_assets.model.files import path_in_table
 from kstreams_assets.store import file_digest
-from kstreams_assets.upkeep.copy import copy_warehouse
+from kstreams_assets.upkeep.copy import CopyJob
 from tests.upkeep.stock import Stock
 
 OUT = (
@@ -56,7 +56,7 @@ def test_a_copy_writes_nothing_beside_its_tables(tmp_path: Path) -> None:
     source, to = tmp_path / "nfs" / "first", tmp_path / "vault" / "second"
     stock = Stock(source)
     stock.grow(range(3))
-    copy_warehouse(stock.warehouse, to)
+    CopyJob(stock.warehouse, to).run()
     victim = next((to / "recovery_points").rglob("*.parquet"))
     name, before = victim.relative_to(to), file_digest(victim)
     beside = tmp_path / "vault" / "authorized_keys"
@@ -79,7 +79,7 @@ def test_a_copy_writes_nothing_beside_its_tables(tmp_path: Path) -> None:
     table.create_write_transaction(adds, "append", table.schema(), ["window", "topic"])
 
     with pytest.raises(StoredDataError, match="leads out of the folder"):
-        copy_warehouse(stock.warehouse, to)
+        CopyJob(stock.warehouse, to).run()
 
     assert file_digest(victim) == before
     assert beside.read_text() == "the operator's"

@@ -7,27 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.model.damage import DamageKind
+from kstreams_assets.model.restores import RestoreState
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.upkeep.copy import copy_warehouse
-from kstreams_assets.upkeep.repair import Repair, repair
-from kstreams_assets.upkeep.verify import Verification, verify
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
-from kstreams_assets.warehouse.verifications import DamageKind
+from kstreams_assets.upkeep.copy import CopyJob
+from kstreams_assets.upkeep.repair import REPAIR, Repair, RepairJob
+from kstreams_assets.upkeep.verify import Verification, VerifyJob
 from tests.backup.reading import consume, newest_files
+from tests.repository.disk import on_disk
+from tests.restore.test_damaged_backups import COUNT, settings
 from tests.restore.trial import own_names, restored
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
-from tests.warehouse.disk import on_disk
 
 pytestmark = [
     pytest.mark.kafka,
@@ -35,32 +34,11 @@ pytestmark = [
     pytest.mark.usefixtures("closed_in_order"),
 ]
 
-COUNT = 200
-
-
-@pytest.fixture
-def settings(workbench: Workbench) -> ApplicationSettings:
-    """A stopped application with an input and a changelog of as many records, in two windows."""
-    orders = workbench.topic("orders")
-    totals = workbench.topic(
-        f"{workbench.application_id}-totals-changelog", role=TopicRole.CHANGELOG
-    )
-    producer = Producer({"bootstrap.servers": workbench.bootstrap_servers})
-    for begin in range(0, COUNT, COUNT // 2):
-        end = begin + COUNT // 2
-        for number in range(begin, end):
-            producer.produce(orders, b"order %03d" % number, b"key %03d" % number)
-            producer.produce(totals, b"total %03d" % number, b"key %03d" % number)
-        assert producer.flush(20) == 0
-        workbench.cluster.commit_group_offsets(
-            workbench.application_id, {TopicPartitionId(orders, 0): CommittedOffset(end, "AgAB")}
-        )
-        workbench.back_up(workbench.close_window())
-    return workbench.application_settings
+__all__ = ["settings"]
 
 
 def _topic(settings: ApplicationSettings, role: TopicRole) -> str:
-    return next(topic.name for topic in settings.topics if topic.has_role(role))
+    return next(topic.name for topic in settings.topics if role in topic.roles)
 
 
 def _files(place: Path) -> dict[str, str]:
@@ -80,22 +58,23 @@ def _flip(file: Path) -> bytes:
 
 
 def _look(settings: ApplicationSettings) -> Verification:
-    return verify(settings, full=True, settle_s=0, record=False, log=lambda _: None)
+    return VerifyJob(settings, full=True, settle_s=0, record=False, log=lambda _: None).run()
 
 
 def _repair(
     bench: Workbench, settings: ApplicationSettings, copy: Path | None
 ) -> tuple[Repair, ...]:
-    found = _look(settings)
-    assert not found.sound
-    return repair(
+    look = VerifyJob(
         settings,
-        found.damages,
-        copy=copy,
-        spark=bench.spark,
+        full=True,
+        settle_s=0,
+        record=False,
         run_id=unique_name("repair"),
         log=lambda _: None,
     )
+    found = RepairJob(look, copy, bench.spark).run()
+    assert found.repairs
+    return found.repairs
 
 
 def _put_aside(settings: ApplicationSettings, done: Repair, content: bytes) -> None:
@@ -112,11 +91,11 @@ def test_restored_from_a_copy_alone(
 ) -> None:
     """The first warehouse is lost; the copy is only read."""
     place = tmp_path / "copy"
-    assert copy_warehouse(settings.warehouse, place).lacking == ()
+    assert CopyJob(settings.warehouse, place).run().lacking == ()
     shutil.rmtree(on_disk(settings.warehouse.root))
     before = _files(place)
-    reading = replace(settings, warehouse=Warehouse.at(place, notes_in=str(tmp_path / "notes")))
-    newest = RecoveryPointTable(reading.warehouse).newest(settings.application_id)[0]
+    reading = replace(settings, warehouse=Warehouse.at(place, state_in=str(tmp_path / "notes")))
+    newest = Repository(reading.warehouse, settings.application_id).points.newest()[0]
     request = own_names("copy", newest)
     plan = plan_restore(reading, request, settings.connection)
     assert [str(refusal) for refusal in plan.refusals] == []
@@ -128,13 +107,13 @@ def test_restored_from_a_copy_alone(
         assert [(r.key, r.value, r.timestamp_ms) for r in target] == [
             (r.key, r.value, r.timestamp_ms) for r in source
         ]
-    (noted,) = RestoresTable(reading.warehouse).all(settings.application_id)
+    (noted,) = Repository(reading.warehouse, settings.application_id).restores.all()
     assert noted.state is RestoreState.VERIFIED
     assert _files(place) == before
     # Without a place for notes, it says which option it lacks, before anything is written.
     bare = replace(settings, warehouse=Warehouse(place))
     other = plan_restore(bare, own_names("other", newest), settings.connection)
-    with pytest.raises(KStreamsAssetsError, match=r"it is a copy of .*--notes-in"):
+    with pytest.raises(KStreamsAssetsError, match=r"it is a copy of .*--state-in"):
         restored(bare, other, workbench.spark)
     assert _files(place) == before
     assert not {t.target for t in other.topics} & set(workbench.cluster.topics())
@@ -145,7 +124,7 @@ def test_from_the_copy(
     workbench: Workbench, settings: ApplicationSettings, tmp_path: Path, how: str
 ) -> None:
     place = tmp_path / "copy"
-    copy_warehouse(settings.warehouse, place)
+    CopyJob(settings.warehouse, place).run()
     records = on_disk(settings.warehouse.records(settings.application_id))
     bad = newest_files(records, _topic(settings, TopicRole.INPUT))[0]
     good = bad.read_bytes()
@@ -164,7 +143,7 @@ def test_from_the_copy(
     assert bad.read_bytes() == good
     assert done.digest == hashlib.sha256(good).hexdigest()
     assert "repaired from the copy" in str(done)
-    assert done.document()["repaired"] is True
+    assert REPAIR.document(done)["repaired"] is True
     if how == "gone":
         assert done.kept is None
     else:
@@ -176,7 +155,7 @@ def test_from_kafka(workbench: Workbench, settings: ApplicationSettings, tmp_pat
     """There is no copy, or its file is damaged, too."""
     records = on_disk(settings.warehouse.records(settings.application_id))
     place = tmp_path / "copy"
-    copy_warehouse(settings.warehouse, place)
+    CopyJob(settings.warehouse, place).run()
     bad = newest_files(records, _topic(settings, TopicRole.INPUT))[0]
     _flip(bad)
     _flip(place / bad.relative_to(on_disk(settings.warehouse.root)))
@@ -215,7 +194,7 @@ def test_a_control_table(
     root = on_disk(settings.warehouse.root)
     if what == "checkpoint":
         DeltaTable(str(root / "windows")).create_checkpoint()
-    copy_warehouse(settings.warehouse, place)
+    CopyJob(settings.warehouse, place).run()
     pattern = {
         "data": "application_id=*/*.parquet",
         "entry": "_delta_log/*1.json",
@@ -245,7 +224,7 @@ def test_a_snapshot(
     windows = workbench.windows[-1:]
     make_snapshots(settings, windows, spark=workbench.spark, run_id=unique_name("ktables"))
     place = tmp_path / "copy"
-    copy_warehouse(settings.warehouse, place)
+    CopyJob(settings.warehouse, place).run()
     table = on_disk(settings.warehouse.ktable(settings.application_id, "totals"))
     bad = next(p for p in table.rglob("*.parquet") if "_delta_log" not in p.parts)
     good = _flip(bad)

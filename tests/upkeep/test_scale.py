@@ -9,14 +9,13 @@ import pytest
 
 from bench.scale import measured
 from bench.simulated import APPLICATION, STEP, Shape, Simulation
+from kstreams_assets import calendar
+from kstreams_assets.model.point import WantedPartition
+from kstreams_assets.model.restorability import Restores
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse import calendar
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.coverage import newest_restorable
-from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import WantedPartition
-from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.repository.coverage import newest_restorable
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
 
 _FEW = Shape(windows=40, partitions=2, every_s=600)
 _MANY = Shape()
@@ -42,7 +41,9 @@ class TestSimulation:
     def test_everything_is_there_and_counted(self, simulation: Simulation) -> None:
         assert not Ledger(simulation.warehouse, APPLICATION).damaged()
         contents, wanted = self._wanted(simulation, "simulated-totals-changelog")
-        held = [contents.at(contents_point, [one])[one.cut.id] for contents_point, one in wanted]
+        held = [
+            contents.contents(contents_point, [one])[one.cut.id] for contents_point, one in wanted
+        ]
         assert [one.records for one in held] == [_FEW.windows * STEP * 9 // 10] * 2
         assert {len(one.files) for one in held} == {_FEW.windows}
         assert all(file.path.exists() for one in held for file in one.files)
@@ -51,26 +52,28 @@ class TestSimulation:
     def test_a_file_that_is_gone_is_named(self, simulation: Simulation) -> None:
         contents, [(point, wanted), _] = self._wanted(simulation, "orders")
         contents.files(wanted)[3].file.path.unlink()
-        contents = Contents.of(simulation.settings, look_s=0)
-        [damage] = contents.at(point, [wanted])[wanted.cut.id].damaged
+        contents = Repository.open(simulation.settings).reading(simulation.settings, look_s=0)
+        [damage] = contents.contents(point, [wanted])[wanted.cut.id].damaged
         assert (damage.window, damage.topic) == (simulation.window(3).key, "orders")
         assert "is missing" in damage.problem
         assert contents.files_damaged
 
     def test_without_time_to_look_that_is_said(self, simulation: Simulation) -> None:
         _, [(point, wanted), _] = self._wanted(simulation, "orders")
-        contents = Contents.of(simulation.settings, look_s=0, look_at_wanted_s=0)
-        assert contents.at(point, [wanted])[wanted.cut.id].records == _FEW.windows * STEP
+        contents = Repository.open(simulation.settings).reading(
+            simulation.settings, look_s=0, look_at_wanted_s=0
+        )
+        assert contents.contents(point, [wanted])[wanted.cut.id].records == _FEW.windows * STEP
         assert contents.files_unseen == _FEW.windows
 
     def _wanted(self, simulation: Simulation, topic: str):
-        table = RecoveryPointTable(simulation.warehouse)
-        [point] = table.load(APPLICATION, [simulation.closing_id(_FEW.windows - 1)])
+        table = Repository(simulation.warehouse, APPLICATION).points
+        [point] = table.load([simulation.closing_id(_FEW.windows - 1)])
         cuts = [cut for cut in point.partitions if cut.topic == topic]
         wanted = [
             (point, WantedPartition(cut, [OffsetRange(0, _FEW.windows * STEP)])) for cut in cuts
         ]
-        return Contents.of(simulation.settings, look_s=0), wanted
+        return Repository.open(simulation.settings).reading(simulation.settings, look_s=0), wanted
 
 
 @pytest.mark.e2e

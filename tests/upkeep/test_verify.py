@@ -21,30 +21,32 @@ from kstreams_assets.cli import verify as command
 from kstreams_assets.drill.readiness import Evidence, judge_readiness, readiness
 from kstreams_assets.drill.readiness import facts_of as facts
 from kstreams_assets.errors import StoredDataError, WarehouseError
+from kstreams_assets.kafka import throttle
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.metrics.collect import verification_samples
-from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath
-from kstreams_assets.upkeep import verify as module
-from kstreams_assets.upkeep.verify import Verification, covered_since, turn_of, verify
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import WantedPartition
-from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.verifications import (
+from kstreams_assets.model.damage import (
+    DAMAGE,
     Damage,
     DamageKind,
     StoredVerification,
     VerificationKind,
-    VerificationsTable,
 )
+from kstreams_assets.model.point import WantedPartition
+from kstreams_assets.repository.ledger import Ledger
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.verifications import VerificationsTable
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath
+from kstreams_assets.upkeep import verify as module
+from kstreams_assets.upkeep.verify import Verification, VerifyJob, covered_since, turn_of
 from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import APPLICATION_ID, window
-from tests.backup.test_damage import LOG, WINDOWS
-from tests.backup.test_damage import settings as backed_up
+from tests.repository.disk import on_disk
+from tests.repository.test_damage import LOG, WINDOWS
+from tests.repository.test_damage import settings as backed_up
 from tests.store.place import edited
 from tests.streams.workbench import Workbench
-from tests.warehouse.disk import on_disk
+from tests.timing import Clock
 
 __all__ = ["backed_up"]
 
@@ -63,7 +65,7 @@ def settings(backed_up: ApplicationSettings) -> ApplicationSettings:
 
 
 def _verify(settings: ApplicationSettings, **options: object) -> Verification:
-    return verify(settings, **{"settle_s": 0.2, **options})  # type: ignore[arg-type]
+    return VerifyJob(settings, **{"settle_s": 0.2, **options}).run()  # type: ignore[arg-type]
 
 
 def _files(settings: ApplicationSettings) -> list[StorePath]:
@@ -140,9 +142,9 @@ class TestLooks:
     def test_a_table_that_was_brought_back_in_an_older_state(
         self, settings: ApplicationSettings
     ) -> None:
-        points = RecoveryPointTable(settings.warehouse)
+        points = Repository(settings.warehouse, APPLICATION_ID).points
         log = settings.warehouse.control("recovery_points") / "_delta_log"
-        (newest,) = points.newest(APPLICATION_ID)
+        (newest,) = points.newest()
         points.append(replace(newest, id="p9", sequence=9, digest=None))
         assert _verify(settings).sound
         with edited(log) as folder:
@@ -168,9 +170,7 @@ class TestLooks:
         ledger._table.append([rows[0]])
         found = _verify(settings)
         assert any("2 rows" in one.problem for one in found.errors), found.damages
-        ledger._table.replace(
-            [rows[0], rows[2]], application_id=APPLICATION_ID, where=pc.scalar(True)
-        )
+        ledger._table.replace([rows[0], rows[2]], where=pc.scalar(True))
         found = _verify(settings)
         (gone, hole) = sorted(found.errors, key=lambda one: one.problem)
         assert (hole.window, hole.start, hole.end) in {
@@ -185,9 +185,7 @@ class TestLooks:
             DeltaTable(records).delete(f"window = '{window(1).key}'")
         ledger = Ledger(settings.warehouse, APPLICATION_ID)
         rows = ledger.entries()
-        ledger._table.replace(
-            [rows[0], rows[2]], application_id=APPLICATION_ID, where=pc.scalar(True)
-        )
+        ledger._table.replace([rows[0], rows[2]], where=pc.scalar(True))
         found = _verify(settings)
         assert found.sound
         (damage,) = found.damages
@@ -195,8 +193,8 @@ class TestLooks:
 
     def test_rules_use_no_changed_file(self, settings: ApplicationSettings) -> None:
         _flip(settings, 1)
-        contents = Contents.of(settings)
-        (point,) = RecoveryPointTable(settings.warehouse).load(APPLICATION_ID, ["p2"])
+        contents = Repository.open(settings).reading(settings)
+        (point,) = Repository(settings.warehouse, APPLICATION_ID).points.load(["p2"])
         cut = point.partitions[0]
         contents.require_unchanged([WantedPartition(cut, cut.records_from(20))])
         with pytest.raises(StoredDataError, match=rf"{LOG}, window {window(1).key}, .*SHA-256"):
@@ -232,22 +230,24 @@ def test_on_the_engine(settings: ApplicationSettings, spark: SparkSessionResourc
     assert [one.window for one in here.damages] == [window(1).key]
 
 
-def test_a_throttle(settings: ApplicationSettings) -> None:
+def test_a_throttle(settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(throttle, "time", clock)
     size = sum(path.stat().st_size for path in _data(settings))
-    began = time.monotonic()
+    began = clock.now_s
     found = _verify(settings, full=True, bytes_per_s=size // 2)
     # Of the time before it began a second may be made up for.
-    assert time.monotonic() - began > 0.8
+    assert clock.now_s - began > 0.8
     assert found.sound
     assert found.bytes == size
 
 
 def test_without_a_record(settings: ApplicationSettings) -> None:
-    table = VerificationsTable(settings.warehouse)
+    table = Repository(settings.warehouse, APPLICATION_ID).verifications
     _verify(settings, record=False)
-    assert table.all(APPLICATION_ID) == []
+    assert table.all() == []
     _verify(settings, run_id="run-1")
-    (row,) = table.all(APPLICATION_ID)
+    (row,) = table.all()
     assert (row.run_id, row.kind, row.errors) == ("run-1", VerificationKind.QUICK, 0)
     assert "windows" in row.seen_heads
 
@@ -329,7 +329,7 @@ def test_ready_warns_of_an_old_look(settings: ApplicationSettings) -> None:
 
     assert "never verified in full" in told(0)
     at_ms = _verify(settings, full=True).began_at_ms
-    assert "nothing is open" in told(at_ms + DAY_MS)
+    assert "without open findings" in told(at_ms + DAY_MS)
     assert "8 days ago" in told(at_ms + 8 * DAY_MS)
 
 
@@ -348,7 +348,7 @@ def test_a_damage_comes_back_from_json() -> None:
         points_lost=2,
         severity=Severity.WARN,
     )
-    document = json.loads(json.dumps(damage.document()))
+    document = json.loads(json.dumps(DAMAGE.document(damage)))
     assert Damage.of({**document, "of_a_later_release": 1}) == damage
     assert str(damage.finding) == (
         "window w, t-0, offsets 0 to 8: records/a/f: is gone. It takes away 2 recovery point(s):"
@@ -399,7 +399,6 @@ def test_no_false_alarm_in_a_hundred_looks(workbench: Workbench) -> None:
 def _clean_runs(bench: Workbench, looks: int) -> None:
     from tests.backup.writing import producer
 
-    bench.settings = replace(bench.settings, few_offsets=100_000)
     topic = bench.topic("orders", partitions=3)
     sender = producer(bench.bootstrap_servers, linger_ms=1)
     stop, failures = threading.Event(), list[BaseException]()
@@ -425,7 +424,7 @@ def _clean_runs(bench: Workbench, looks: int) -> None:
         number = 0
         while number < looks or len(bench.windows) < 3:
             number += 1
-            found = verify(bench.application_settings, full=number % 2 == 1)
+            found = VerifyJob(bench.application_settings, full=number % 2 == 1).run()
             assert found.damages == (), [str(one.finding) for one in found.damages]
     finally:
         stop.set()

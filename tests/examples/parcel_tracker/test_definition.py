@@ -89,7 +89,7 @@ def test_without_declarations_the_cluster_shows_what_the_optimisation_did() -> N
     )
     both = {TopicRole.INPUT, TopicRole.CHANGELOG}
     assert {t for t, roles in _roles(found).items() if roles == both} >= {*SERVE_AS_CHANGELOG}
-    doubts = {f.subject for f in found.findings if "needs confirmation" in f.statement}
+    doubts = {f.subject for f in found.findings if "needs confirmation" in f.found}
     assert doubts == {*SERVE_AS_CHANGELOG, "regions"}
 
 
@@ -107,7 +107,7 @@ def test_declared_there_is_nothing_to_confirm() -> None:
         declarations=declared,
         cluster_topics=dict.fromkeys(ON_THE_CLUSTER, 4),
     )
-    assert not [f for f in found.findings if "needs confirmation" in f.statement]
+    assert not [f for f in found.findings if "needs confirmation" in f.found]
     assert found.topic("scans").roles == {TopicRole.INPUT}
 
 

@@ -10,9 +10,9 @@ from examples.orders_count.load import main as orders_count
 from examples.orders_created.orders import TOPIC, CreatedOrders
 from examples.orders_risk_scoring.load import main as orders_risk_scoring
 from examples.streams.load import Event, LoadError, send
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from tests.restore.control import read
 from tests.streams.cluster import unique_name

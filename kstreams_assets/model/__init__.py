@@ -1,0 +1,1 @@
+"""Values that modules exchange: points, windows, spans, restores. Without input and output."""

@@ -1,0 +1,160 @@
+"""What a restore of a recovery point gives, and why."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from kstreams_assets.model.point import CLOCK_STEP_MS, Guarantee, Method, PointInstant
+from kstreams_assets.texts import iso_time
+
+
+class Restores(StrEnum):
+    """What a restore of a recovery point from the backups gives.
+
+    `unproven`: all is there that still could be read, but compaction may have taken records of the
+    point before. `nothing`: not covered.
+    """
+
+    EXACT = "exact"
+    AT_LEAST_ONCE = "at_least_once"
+    UNPROVEN = "unproven"
+    NOTHING = "nothing"
+
+
+RANK: Final[Mapping[Restores, int]] = {
+    Restores.EXACT: 3,
+    Restores.AT_LEAST_ONCE: 2,
+    Restores.UNPROVEN: 1,
+    Restores.NOTHING: 0,
+}
+"""What gives more has the higher number."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointStatus:
+    """What became of a recovery point; `guarantee` is the one it was taken with."""
+
+    id: str
+    taken_at_ms: int
+    method: Method
+    guarantee: Guarantee
+    sealed: bool
+    covered: bool
+    gives: Restores
+    reason: str
+    repeats_at_most: int | None = None
+    """So many records a restore may process a second time, see the point's; None: not known."""
+    damaged: bool = False
+    """Whether stored data that it needs does not match what was noted of it."""
+    is_pending: bool = False
+    """Whether it only waits for a backup: all that is missing came after the newest one, and the
+    window of the point is still open."""
+    has_increments: bool = False
+    """Whether the newest backups are increments: a follower is at work, or was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """The guarantee of an application, and how it is known.
+
+    `shown_by` is the newest point whose records showed it, None where it is declared or nothing
+    has shown it. `other` is the newest point before it that showed the other one.
+    """
+
+    guarantee: Guarantee
+    shown_by: PointInstant | None = None
+    other: PointInstant | None = None
+    declared: bool = False
+
+    @property
+    def least(self) -> Restores:
+        """What a restore has to give at least."""
+        if self.guarantee is Guarantee.AT_LEAST_ONCE:
+            return Restores.AT_LEAST_ONCE
+        return Restores.EXACT
+
+    def accepts(self, gives: Restores) -> bool:
+        """Whether a point that gives this gives what the application guarantees."""
+        return RANK[gives] >= RANK[self.least]
+
+    def __str__(self) -> str:
+        """One sentence for people."""
+        if self.declared:
+            how = "declared (`guarantee`)"
+        elif self.shown_by is None:
+            how = "assumed: no record has shown it so far"
+        else:
+            how = f"shown by its records at {iso_time(self.shown_by.taken_at_ms)}"
+        words = "exactly once" if self.guarantee is Guarantee.EXACT else "at least once"
+        return f"The application processes {words} ({how})."
+
+
+POINT_CHECKS: Mapping[str, str] = {
+    "recovery_point_is_recent": (
+        "A recovery point is covered by backups and has the guarantee of the application (exact"
+        " with exactly-once processing, otherwise at_least_once). The newest such point is not"
+        " older than the declared objective, if one is declared. Red: an outage now loses more"
+        " than the objective, or the newest point is missing a topic of the application. Back up"
+        " the windows that are due, and check the reasons of the points."
+    ),
+}
+"""Checks of the asset `<app>/recovery_points`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restorable:
+    """The newest recovery point that restores exactly, and the newest that is covered at all.
+
+    `yardstick` is what the application itself guarantees, None: exactly once.
+    """
+
+    exact: PointStatus | None
+    covered: PointStatus | None
+    lacking: str = ""
+    """Topics of the application that the newest point of all has nothing of, with what to do."""
+    yardstick: Yardstick | None = None
+
+    @property
+    def enough(self) -> PointStatus | None:
+        """The newest covered point that gives what the application guarantees."""
+        if self.yardstick and self.covered and self.yardstick.accepts(self.covered.gives):
+            return self.covered
+        return self.exact
+
+    @property
+    def lesser(self) -> PointStatus | None:
+        """The newest covered point, where it gives less than the application guarantees."""
+        return None if self.covered == self.enough else self.covered
+
+
+@dataclass(frozen=True, slots=True)
+class Recency:
+    """Whether the recovery point objective is met; ages and objective in seconds.
+
+    `age_s` is None when no covered point gives what the application guarantees.
+    """
+
+    passed: bool
+    explanation: str
+    age_s: float | None
+    objective_s: int | None
+    restorable: Restorable
+
+
+def recovery_point_age(status: PointStatus | None, now_ms: int) -> float | None:
+    """Seconds since a point was taken, None without one or if its stamp lies in the future.
+
+    Clocks that are apart by less than a minute are told from one that is wrong.
+    """
+    if status is None or status.taken_at_ms > now_ms + CLOCK_STEP_MS:
+        return None
+    return max(now_ms - status.taken_at_ms, 0) / 1000
+
+
+def counts(statuses: Iterable[PointStatus]) -> dict[Restores, int]:
+    """How many points give what."""
+    found = dict.fromkeys(Restores, 0)
+    for status in statuses:
+        found[status.gives] += 1
+    return found

@@ -1,0 +1,192 @@
+"""How far backups reach: the newest recovery point that can be restored, and how old it is."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from kstreams_assets.app.model import StreamsApplication
+from kstreams_assets.model.point import PointInstant, in_order
+from kstreams_assets.model.restorability import (
+    PointStatus,
+    Recency,
+    Restorable,
+    Restores,
+    recovery_point_age,
+)
+from kstreams_assets.repository.contents import View
+from kstreams_assets.repository.judge import absent_texts, unknown_texts
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import iso_time
+
+_NEWEST = 16
+_PER_DOUBLING = 8
+
+
+class _Search:
+    """Looks for the newest points of a kind among these, which are in order, newest first."""
+
+    def __init__(self, view: View, instants: Sequence[PointInstant]) -> None:
+        self._view, self._instants = view, instants
+
+    def newest(self) -> tuple[PointStatus | None, PointStatus | None]:
+        """The newest point that restores exactly, and the newest that is covered at all.
+
+        The newest points are looked at one by one; further back `_PER_DOUBLING` of those between
+        one number of points and twice that number, and where one of them is found, the points
+        right before it. So the points that are loaded are a few hundred however many there are,
+        and one is only overlooked if older ones that are looked at on either side cannot be
+        restored.
+        """
+        covered = self._search(self._instants, lambda status: status.covered)
+        if covered is None or covered.gives is Restores.EXACT:
+            return covered, covered
+        after = next(n for n, i in enumerate(self._instants, start=1) if i.id == covered.id)
+        older = [i for i in self._instants[after:] if i.exact]
+        return self._search(older, lambda status: status.gives is Restores.EXACT), covered
+
+    def _search(
+        self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
+    ) -> PointStatus | None:
+        """The newest point of the kind, among those that are looked at; newest first."""
+        before = -1
+        looked_at = _looked_at(len(instants))
+        statuses = self._statuses([instants[index] for index in looked_at])
+        for index, status in zip(looked_at, statuses, strict=True):
+            if status and wanted(status):
+                return self._first(instants[before + 1 : index], wanted) or status
+            before = index
+        return None
+
+    def _first(
+        self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
+    ) -> PointStatus | None:
+        """The newest of the points from which on all are of the kind; found by halving."""
+        found: PointStatus | None = None
+        while instants:
+            middle = len(instants) // 2
+            (status,) = self._statuses([instants[middle]])
+            if status and wanted(status):
+                found, instants = status, instants[:middle]
+            else:
+                instants = instants[middle + 1 :]
+        return found
+
+    def _statuses(self, instants: Sequence[PointInstant]) -> Iterator[PointStatus | None]:
+        return self._view.statuses_of([instant.id for instant in instants])
+
+
+def _looked_at(points: int) -> list[int]:
+    """Numbers of the points that are looked at, the newest being 0, and the oldest with them."""
+    numbers = [*range(min(points, _NEWEST))]
+    step = _NEWEST // _PER_DOUBLING
+    while numbers and numbers[-1] < points - 1:
+        further = range(numbers[-1] + step, points, step)[:_PER_DOUBLING]
+        numbers += further or [points - 1]
+        step *= 2
+    return numbers
+
+
+def newest_restorable(settings: ApplicationSettings, view: View | None = None) -> Restorable:
+    """The newest recovery points of an application that can be restored."""
+    view = view or Repository.open(settings).reading(settings)
+    instants = _newest_first(view)
+    yardstick = view.points.yardstick(settings.guarantee, instants)
+    exact, covered = _Search(view, instants).newest()
+    return Restorable(exact, covered, _lacking(settings.application, view), yardstick)
+
+
+def newest_statuses(
+    settings: ApplicationSettings, count: int, view: View | None = None
+) -> list[PointStatus]:
+    """What the newest points of an application would give, newest first."""
+    view = view or Repository.open(settings).reading(settings)
+    ids = [instant.id for instant in _newest_first(view)[:count]]
+    return [status for status in view.statuses_of(ids) if status]
+
+
+def _newest_first(view: View) -> list[PointInstant]:
+    return sorted(view.points.instants(), key=in_order, reverse=True)
+
+
+def _lacking(application: StreamsApplication, view: View) -> str:
+    """Older points may well be exact, and the newest one lack what appeared or went since."""
+    newest = view.points.newest()
+    if not newest:
+        return ""
+    roles = {topic.name: topic.roles for topic in application.topics}
+    return "; ".join(
+        [*absent_texts(newest[0], roles), *unknown_texts(newest[0], application.not_mine)]
+    )
+
+
+def recovery_point_is_recent(
+    settings: ApplicationSettings,
+    *,
+    restorable: Restorable | None = None,
+    now_ms: int | None = None,
+) -> Recency:
+    """Hold the age of the newest covered point that is enough against the declared objective.
+
+    Without such a point it does not pass, whether or not an objective is declared. Nor does it
+    while new points lack topics of the application: they will not become exact by themselves.
+
+    Args:
+        restorable: Found before; looked for when left out.
+        now_ms: Epoch milliseconds; the present time when left out.
+    """
+    found = restorable or newest_restorable(settings)
+    objective_s = settings.recovery_points.objective_seconds
+    age_s = recovery_point_age(found.enough, now_ms or time.time_ns() // 1_000_000)
+    return Recency(
+        passed=(
+            age_s is not None
+            and (objective_s is None or age_s <= objective_s)
+            and not found.lacking
+        ),
+        explanation=_explanation(found, age_s, objective_s),
+        age_s=age_s,
+        objective_s=objective_s,
+        restorable=found,
+    )
+
+
+def _explanation(found: Restorable, age_s: float | None, objective_s: int | None) -> str:
+    texts: list[str] = []
+    enough, kind = found.enough, "exact, covered point"
+    if enough and enough.gives is Restores.AT_LEAST_ONCE:
+        kind = "covered at_least_once point, like the application,"
+    if enough and age_s is not None:
+        at = iso_time(enough.taken_at_ms)
+        texts.append(f"The newest {kind} is {age_s:.0f} s old ({at}).{_repeats(enough)}")
+    elif enough:
+        at = iso_time(enough.taken_at_ms)
+        texts.append(
+            f"The newest {kind.rstrip(',')} {enough.id} is stamped {at}, which is in the"
+            " future: its age is not known. Set the clocks of the recorder and of this machine;"
+            " the next point counts again."
+        )
+    elif found.yardstick and found.yardstick.least is not Restores.EXACT:
+        texts.append("No recovery point is both at_least_once and covered by backups.")
+    else:
+        texts.append("No recovery point is both exact and covered by backups.")
+    if found.lesser:
+        at = iso_time(found.lesser.taken_at_ms)
+        texts.append(f"The newest covered point is {found.lesser.gives} ({at}).")
+    if found.lacking:
+        texts.append(f"The newest point is missing topics of the application: {found.lacking}.")
+    if objective_s is None:
+        texts.append("No objective is declared (recovery_points.objective_seconds).")
+    else:
+        texts.append(f"The objective is {objective_s} s.")
+    if age_s is None or (objective_s is not None and age_s > objective_s):
+        texts.append(
+            "Back up the windows that are due; kstreams-assets recovery-points list reports why"
+            " newer points do not count."
+        )
+    return " ".join(texts)
+
+
+def _repeats(status: PointStatus) -> str:
+    if status.gives is not Restores.AT_LEAST_ONCE or status.repeats_at_most is None:
+        return ""
+    return f" A restore of it processes at most {status.repeats_at_most:,} records again."

@@ -1,0 +1,47 @@
+"""What a new holder of a lock does first: no earlier one commits any more, and leftovers go."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from deltalake import DeltaTable
+
+from kstreams_assets.model.tables import Lock, written_under
+from kstreams_assets.repository.committer import fence, sweep
+from kstreams_assets.repository.records import open_records
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.repository.restores import restore_scope
+from kstreams_assets.repository.table import Table, Writer, fence_tables, refuse_newer_tables
+from kstreams_assets.store.locks import LockHandle
+
+
+def put_in_order(repo: Repository, lock: Lock, handle: LockHandle, of: Sequence[str]) -> None:
+    """Fence the tables that are written under a lock; see `Repository.writing`.
+
+    The lock is new; where it does not know of writers that only the tables tell of (a copied
+    warehouse), it becomes later than they. It has to be raised before records are committed.
+
+    With the application's lock, all tables become those of this release, so that no process of an
+    earlier one reads or writes beside it.
+    """
+    warehouse, application_id = repo.warehouse, repo.application_id
+    records_path, records = warehouse.records(application_id), None
+    present: list[tuple[Table[Any], DeltaTable]] = []
+    if lock is Lock.APPLICATION:
+        records = open_records(records_path, to_write=True)
+        present = refuse_newer_tables(warehouse, application_id, repo.known)
+    is_read_only = warehouse.state_in is not None
+    tables = [
+        Table.of(spec, warehouse, application_id, repo.known)
+        for spec in written_under(lock)
+        if spec.is_state or not is_read_only
+    ]
+    if tables:
+        scope = restore_scope(*of) if lock is Lock.RESTORE else ""
+        writer = Writer("" if scope else application_id, handle, scope)
+        fence_tables(tables, writer)
+        if not is_read_only:
+            for table, found in present:
+                table.upgrade(found)
+                table.migrate(found, writer)
+    if lock is Lock.APPLICATION:
+        sweep(records_path, fence(records_path, records, handle))
