@@ -14,7 +14,7 @@ QUICK_JVMS := JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup jdk jars test-jars helm demo dev fast test pythons sample cluster store drills check lock bench clean
+.PHONY: help setup jdk jars test-jars helm demo dev fast test pythons sample cluster store drills check docs lock bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,11 +77,14 @@ drills: setup test-jars ## Run the tests of minutes, over an hour: kills, exact 
 	$(BIN)/python -m pytest -q --on-cluster -m "drill and cluster"
 	$(BIN)/python -m pytest -q --on-store -m "drill and (on_store or store)"
 
-check: setup ## Run ruff, pyright and dg check defs
+check: setup docs ## Run ruff, pyright and dg check defs, and build the docs site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/dg check defs
+
+docs: setup ## Build the docs site into build/docs; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lock: setup ## Write the hashes of all packages of the image, after a change of dependencies
 	$(BIN)/python -m scripts.release lock
