@@ -18,7 +18,7 @@ LOCATIONS: Final = (
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
     *("AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT"),
 )
-"""Variables that say where AWS's chain finds credentials; none of them is secret."""
+"""Variables that tell AWS's default chain where to find credentials; none of them is secret."""
 
 _NETWORK: Final = "Check region, endpoint and network, then run the same again."
 _CREDENTIALS: Final = (
@@ -32,7 +32,7 @@ _TRANSIENT_CODES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AwsFailure:
-    """A failure of a request: what happened, what to do, and whether a repetition may succeed."""
+    """A failure of a request: the reason, the remedy, and whether a retry may succeed."""
 
     reason: str
     remedy: str

@@ -1,4 +1,4 @@
-"""The blocks of the YAML of an application: frozen pydantic models, and how they refuse values."""
+"""The blocks of the YAML of an application: frozen pydantic models that reject invalid values."""
 
 from typing import Annotated, Final
 
@@ -24,9 +24,9 @@ CONTRADICTS: Final = "contradicts"
 
 
 class Block(BaseModel):
-    """A block of the YAML: unknown keys are errors, which do not show what was written."""
+    """A block of the YAML. Unknown keys are errors; the errors do not show the value."""
 
-    # Built at first use: a process that reads no YAML needs few of the blocks.
+    # Validators are built at first use: a process that reads no YAML needs few of the blocks.
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True
     )
@@ -43,7 +43,7 @@ def _key_of(name: str, field: FieldInfo) -> str:
 
 
 def refused(problem: str, remedy: str) -> PydanticCustomError:
-    """What a validator of a block raises.
+    """Return the error that a validator of a block raises.
 
     Args:
         problem: Continues the name of the key: ` is 'x'.`, or of a block: `.every is set, but ...`.
@@ -66,7 +66,7 @@ def _as_error_of_block(given: object, handler: ValidatorFunctionWrapHandler) -> 
 
 
 LOCATED: Final = _WrapValidator(_as_error_of_block)
-"""For blocks that Python makes too, and which raise ConfigurationError: gives it its place."""
+"""For blocks that Python code also creates and that raise ConfigurationError: adds the key."""
 
 
 def _require_cron(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The windows of a schedule: their keys, which of them have closed, which one is open."""
+"""The windows of a schedule: their keys, the closed windows and the open window."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -17,13 +17,13 @@ _START_FORMATS: Final = (_DAY, _MINUTE, "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M")
 _EARLIEST: Final = "1970-01-02"
 _ONE_DAY: Final = timedelta(days=1)
 _LONGEST_DAYS: Final = 366 * 9
-"""A schedule that fires on no day for longer fires never: leap days are at most 8 years apart."""
+"""A schedule without a day in this time never fires: leap days are at most 8 years apart."""
 _SHIFTING_HOURS: Final = (1, 2, 3)
-"""Local hours that may come twice or not at all; Dagster looks at no others."""
+"""Local hours that may occur twice or not at all; Dagster checks these hours only."""
 
 
 class WindowCalendar:
-    """Turns keys into windows and back; keys and times are those of Dagster's partitions.
+    """Map keys to windows and back; keys and times are those of Dagster's partitions.
 
     Raises:
         ConfigurationError: Start, cron or time zone is not understood.
@@ -58,7 +58,7 @@ class WindowCalendar:
         return window
 
     def started(self, key: str) -> Window:
-        """The window of a key, which may be open still.
+        """The window of a key, which may still be open.
 
         Raises:
             ConfigurationError: The schedule has no window of this key that has started.
@@ -85,22 +85,22 @@ class WindowCalendar:
         return window is not None and window.end_ms <= _now_ms()
 
     def newest_closed(self) -> Window | None:
-        """The window that closed last, None before the first has closed."""
+        """The window that closed last; None before the first window has closed."""
         end_ms = next(self._back_from(_now_ms()))
         begins = next(self._back_from(end_ms - 1))
         return None if begins < self._start_ms else self._window(begins)
 
     def closes_next(self) -> Window:
-        """The window that is open now; before the first, the first."""
+        """The open window; before the first window, the first."""
         begins = next(self._back_from(_now_ms()))
         return self._window(max(begins, self.first_ms))
 
     def key_at(self, instant_ms: int) -> str:
-        """The key of the window that holds an instant."""
+        """The key of the window that contains this time."""
         return self._key(next(self._back_from(instant_ms)))
 
     def closed_since(self, instant_ms: int) -> list[Window]:
-        """Closed windows that end after an instant (epoch milliseconds), in order of time."""
+        """Closed windows that end after this time (epoch milliseconds), in order of time."""
         first_ms, now_ms = self.first_ms, _now_ms()
         begins = max(first_ms, next(self._back_from(instant_ms)) if instant_ms > first_ms else 0)
         found: list[Window] = []
@@ -114,7 +114,7 @@ class WindowCalendar:
 
     @property
     def first_ms(self) -> int:
-        """When the first window begins (epoch ms)."""
+        """Start of the first window (epoch ms)."""
         return next(self._after(self._start_ms - 1))
 
     def _of_key(self, key: str) -> Window | None:
@@ -139,7 +139,7 @@ class WindowCalendar:
         return datetime.fromtimestamp(epoch_ms / 1000, tz=self._zone)
 
     def _after(self, epoch_ms: int) -> Iterator[int]:
-        """When windows begin after an instant, in order of time."""
+        """Starts of windows after this time, in order."""
         day, empty = self._local(epoch_ms).date(), 0
         while empty < _LONGEST_DAYS:
             instants = self._of_day(day)
@@ -150,7 +150,7 @@ class WindowCalendar:
         raise self._never()
 
     def _back_from(self, epoch_ms: int) -> Iterator[int]:
-        """When windows began up to an instant, the latest first."""
+        """Starts of windows up to this time, latest first."""
         day, empty = self._local(epoch_ms).date(), 0
         while empty < _LONGEST_DAYS:
             instants = self._of_day(day)
@@ -167,7 +167,7 @@ class WindowCalendar:
         )
 
     def _of_day(self, day: date) -> list[int]:
-        """When windows begin on a local day (epoch milliseconds)."""
+        """Starts of windows on a local day (epoch milliseconds)."""
         found = self._days.get(day)
         if found is None:
             found = self._days[day] = [
@@ -179,9 +179,10 @@ class WindowCalendar:
         return found
 
     def _instant(self, wall: datetime) -> int:
-        """The instant of a local time: of two the later one; of none the end of the hour left out.
+        """The timestamp of a local time, as Dagster computes it.
 
-        As Dagster has it, so that keys and times stay the same.
+        A local time that occurs twice means the later one. A local time that does not occur means
+        the end of the skipped hour. Keys and times thus stay the same.
         """
         local = wall.replace(tzinfo=self._zone)
         if local.hour in _SHIFTING_HOURS:
@@ -195,7 +196,7 @@ class WindowCalendar:
 
 
 def key_format(schedule: WindowSchedule) -> str:
-    """How keys are written, for `strftime`."""
+    """The format of keys, for `strftime`."""
     return _DAY if schedule.is_daily else _MINUTE
 
 
@@ -203,7 +204,7 @@ def start_of(schedule: WindowSchedule) -> datetime:
     """The start of the first window on the wall clock, to the minute or day that keys have.
 
     Raises:
-        ConfigurationError: It is no date.
+        ConfigurationError: The text is not a date.
     """
     text = _first_key(schedule) if schedule.start is None else schedule.start
     for fmt in _START_FORMATS:
@@ -227,7 +228,7 @@ def _first_key(schedule: WindowSchedule) -> str:
 
 
 def not_understood(schedule: WindowSchedule, error: Exception) -> ConfigurationError:
-    """What a schedule that is none ends with."""
+    """The error for a schedule that cannot be parsed."""
     start = "" if schedule.start is None else f" from {schedule.start!r}"
     return ConfigurationError(
         f"The windows {schedule.cron!r}{start} ({schedule.timezone}) are not"
@@ -237,7 +238,7 @@ def not_understood(schedule: WindowSchedule, error: Exception) -> ConfigurationE
 
 
 def now() -> datetime:
-    """The time; tests put another in its place."""
+    """The current time; tests replace this function."""
     return datetime.now(tz=UTC)
 
 

@@ -1,13 +1,14 @@
-"""What a look at something says: a check, what it found, and how it came out. One model for all.
+"""The result model of all checks: a check, its findings and its outcome.
 
-How to use it. Declare a claim once as a `Check`: its name is what users, tables and Dagster see,
-its claim says what holds and what red means. A function that judges returns an `Evaluation` of it:
-`passed(check, subject, "what was looked at")`, or `failed(check, subject, findings)` with a
-`Finding` for each deviation, whose `action` says what to do. Where nothing can be said, use
-`Outcome.NOT_VERIFIABLE` (never counted as passed); where the look itself failed, `Outcome.ERROR`.
-A list of findings alone is a list of blockers (a restore that must not begin) or a diagnosis (a
-restore that is watched). `problem_lines`, `short_text` and `by_window` put evaluations into words
-for the terminal and Dagster. What is stored keeps its own row and is made from these or gives one.
+Declare a claim once as a `Check`. Users, tables and Dagster see its name; its claim describes the
+condition and what a failure means. A function that evaluates the claim returns an `Evaluation`:
+`passed(check, subject, "what was checked")`, or `failed(check, subject, findings)` with a `Finding`
+for each deviation, whose `action` names the remedy. If the claim cannot be decided, use
+`Outcome.NOT_VERIFIABLE` (never counted as passed). If the evaluation itself failed, use
+`Outcome.ERROR`. A list of findings without an evaluation is a list of blockers (of a restore) or a
+diagnosis (of a running restore). `problem_lines`, `short_text` and `by_window` format evaluations
+for the terminal and Dagster. Stored results have row classes of their own, which convert from and
+to these.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,20 +19,20 @@ from typing import Final
 from kstreams_assets.public_form import Form
 
 MOST_SHOWN: Final = 10
-"""How many findings are put into one text; of the others it says how many there are."""
+"""At most this many findings are listed in one text; the rest are counted."""
 
 
 class Severity(StrEnum):
-    """How bad a failed check is."""
+    """The severity of a failed check."""
 
     ERROR = "error"
     WARN = "warn"
 
 
 class Outcome(StrEnum):
-    """How an evaluation came out.
+    """The outcome of an evaluation.
 
-    `not_verifiable`: it can neither be said to hold nor to be violated. `error`: the look failed.
+    `not_verifiable`: the claim could not be decided. `error`: the evaluation failed.
     """
 
     PASSED = "passed"
@@ -42,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that is claimed to hold; `blocking`: a restore stops where it does not."""
+    """A claim that is checked. If a `blocking` check fails, a restore stops."""
 
     name: str
     claim: str
@@ -51,7 +52,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One deviation of a topic, store, group (`subject`): what is, what should be, what to do."""
+    """One deviation of a `subject` (topic, store, group): actual value, expected value, remedy."""
 
     subject: str
     found: str
@@ -61,7 +62,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """What was found and what to do, without the subject."""
+        """The finding and the remedy, without the subject."""
         found = f"{self.found}; expected: {self.expected}." if self.expected else self.found
         return f"{found} {self.action}" if self.action else found
 
@@ -71,10 +72,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How a check of `subject` (a topic, a store, a rule; empty for the application) came out.
+    """The evaluation of a check of `subject` (topic, store, rule; empty for the application).
 
-    `summary` says what was looked at, `not_judged` what was not and why. `window` is empty where
-    the check is not of a window. `severity` is how bad it is, or would be if it failed.
+    `summary` describes what was checked, `not_judged` what was not and why. `window` is empty if
+    the check does not belong to a window. `severity` is that of the failure, or of a possible one.
     """
 
     check: str
@@ -89,18 +90,18 @@ class Evaluation:
 
     @property
     def passed(self) -> bool:
-        """Whether the claim was seen to hold."""
+        """Whether the claim holds."""
         return self.outcome is Outcome.PASSED
 
     @property
     def is_red(self) -> bool:
-        """Whether it is an error: neither a mere warning nor what cannot be verified."""
+        """Whether it is an error, not a warning and not unverifiable."""
         is_bad = self.outcome in (Outcome.FAILED, Outcome.ERROR)
         return is_bad and self.severity is Severity.ERROR
 
     @property
     def explanation(self) -> str:
-        """What was found and what to do, or what was looked at."""
+        """The findings with their remedies, or what was checked."""
         texts = [
             finding.text if finding.subject == self.subject else str(finding)
             for finding in self.findings[:MOST_SHOWN]
@@ -112,7 +113,7 @@ class Evaluation:
 
 
 EVALUATION: Final = Form(Evaluation, "check passed severity explanation")
-"""How a check came out."""
+"""The public form of an evaluation."""
 
 
 def passed(
@@ -125,7 +126,7 @@ def passed(
     severity: Severity = Severity.ERROR,
     not_judged: Iterable[str] = (),
 ) -> Evaluation:
-    """The evaluation of a claim that holds; `summary` says what was looked at."""
+    """The evaluation of a claim that holds; `summary` describes what was checked."""
     return Evaluation(
         check,
         subject,
@@ -148,7 +149,7 @@ def failed(
     numbers: Mapping[str, int] | None = None,
     not_judged: Iterable[str] = (),
 ) -> Evaluation:
-    """The evaluation of a claim that does not hold, as bad as its worst finding; errors first."""
+    """The evaluation of a claim that does not hold, with its worst severity; errors first."""
     ordered = sorted(findings, key=lambda finding: finding.severity is Severity.WARN)
     return Evaluation(
         check,
@@ -164,13 +165,13 @@ def failed(
 
 
 def worst(severities: Iterable[Severity]) -> Severity:
-    """An error if there is one, or none at all; else a warning."""
+    """ERROR if any severity is an error or there is none; else WARN."""
     found = set(severities)
     return Severity.WARN if found == {Severity.WARN} else Severity.ERROR
 
 
 def short_text(evaluations: Iterable[Evaluation]) -> str:
-    """The cell of a table: the failed checks by severity, or how many passed."""
+    """The cell of a table: the failed checks by severity, or the number that passed."""
     evaluations = list(evaluations)
     texts: list[str] = []
     for severity, word in ((Severity.ERROR, "RED"), (Severity.WARN, "WARN")):
@@ -181,7 +182,7 @@ def short_text(evaluations: Iterable[Evaluation]) -> str:
 
 
 def by_window(evaluations: Sequence[Evaluation]) -> list[str]:
-    """The explanations, each once, with the window or how many windows it is about."""
+    """Each distinct explanation once, with its window or the number of its windows."""
     windows: dict[str, list[str]] = {}
     for evaluation in evaluations:
         windows.setdefault(evaluation.explanation, []).append(evaluation.window)
@@ -197,7 +198,7 @@ def by_window(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def problem_lines(evaluations: Iterable[Evaluation]) -> list[str]:
-    """A line for each cause of a check that did not pass: severity, subject, check, what to do."""
+    """One line for each cause of a failed check: severity, subject, check, remedy."""
     groups: dict[tuple[str, str, str], list[Evaluation]] = {}
     for evaluation in evaluations:
         if not evaluation.passed:

@@ -21,5 +21,5 @@ class Closing:
         self.close()
 
     def close(self) -> None:
-        """Close what is held."""
+        """Close the connections."""
         raise NotImplementedError

@@ -1,9 +1,8 @@
-"""What marks a place as the second copy of a warehouse, and which state of it readers see.
+"""The mark of a second copy of a warehouse, and the state of it that readers see.
 
-A copy is brought up to date table by table, which takes its time. So its readers open each table
-at the version that the mark names, and the mark is put last, as a whole: what they see changes in
-one step, from one state of the source to a later one. What a copy that was killed has put before
-is in nobody's way.
+A copy is updated table by table, which takes time. Its readers therefore open each table at the
+version that the mark names. The mark is written last and as a whole, so what readers see changes in
+one step from one state of the source to a later one. Files of an interrupted copy are harmless.
 """
 
 import json
@@ -20,12 +19,12 @@ from kstreams_assets.store import StorePath, store_at
 
 MARK: Final = "kstreams-assets-copy.json"
 _KNOWN_S: Final = 60.0
-"""How long what a store said of a place is believed: a mark is read with each table."""
+"""How long an answer of a store about a place is cached: a mark is read with each table."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """One state of the source that a copy holds: the version of each table, by its path."""
+    """One state of the source in a copy: the version of each table, by its path."""
 
     finished_at_ms: int
     versions: Mapping[str, int]
@@ -33,13 +32,13 @@ class CopyState:
 
 @dataclass(frozen=True, slots=True)
 class CopyMark:
-    """What a copy is of, and how far it is.
+    """The source and the progress of a copy.
 
-    `source` is the place of the warehouse, `made_at` when that was made. `newest` is what readers
-    see, None while the first copy is incomplete; `earlier` are the states of the day before it,
-    newest first. `applications` are those whose records are copied, None for all;
-    `points` are the recovery points whose records are copied, None: all records; `lacking` are
-    files (path below the warehouse) that the source could not give.
+    `source` is the location of the warehouse, `made_at` its creation time. Readers see `newest`; it
+    is None until the first copy is complete. `earlier` are the states of the day before it, newest
+    first. `applications` are those whose records are copied, None for all. `points` are the
+    recovery points whose records are copied; None means all records. `lacking` are files (paths
+    below the warehouse) that were missing in the source.
     """
 
     source: str
@@ -54,39 +53,39 @@ class CopyMark:
     """The version of the file itself, in an object store."""
 
     def text(self) -> str:
-        """As it is stored."""
+        """The stored form."""
         document = {**asdict(self), "kind": "second copy of a warehouse of kstreams-assets"}
         del document["e_tag"]
         return json.dumps(document, indent=1) + "\n"
 
     @property
     def state(self) -> CopyState:
-        """What readers see. Only where there is something to see."""
+        """The state that readers see; call it only if there is one."""
         assert self.newest is not None  # noqa: S101 - `copy_mark` has refused it
         return self.newest
 
 
 def read_mark(root: StorePath) -> CopyMark | None:
-    """The mark of a place as it is now, None where there is none.
+    """The current mark of a place, None if it has none.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The mark cannot be read.
     """
     path = root / MARK
     try:
         data, e_tag = store_at(path).read_version()
-        told = json.loads(data)
-        newest = told["newest"]
-        names, points = told["applications"], told["points"]
+        document = json.loads(data)
+        newest = document["newest"]
+        names, points = document["applications"], document["points"]
         return CopyMark(
-            source=told["source"],
-            made_at=told["made_at"],
-            begun_at_ms=told["begun_at_ms"],
+            source=document["source"],
+            made_at=document["made_at"],
+            begun_at_ms=document["begun_at_ms"],
             newest=None if newest is None else CopyState(**newest),
-            earlier=tuple(CopyState(**one) for one in told["earlier"]),
+            earlier=tuple(CopyState(**one) for one in document["earlier"]),
             applications=None if names is None else tuple(names),
             points=None if points is None else tuple(points),
-            lacking=tuple(told["lacking"]),
+            lacking=tuple(document["lacking"]),
             e_tag=e_tag,
         )
     except (FileNotFoundError, NotADirectoryError):
@@ -95,31 +94,32 @@ def read_mark(root: StorePath) -> CopyMark | None:
         raise WarehouseError(
             path=path,
             reason="it is damaged",
-            remedy="Remove it and run the copy again: what is there is not copied twice.",
+            remedy="Remove it and run the copy again: files that are already there are not copied"
+            " again.",
         ) from error
 
 
 def put_mark(root: StorePath, mark: CopyMark) -> None:
-    """Put the mark in place of the one that was read; readers of this process see it at once.
+    """Replace the mark that was read; readers of this process see the new one at once.
 
     Raises:
-        ConditionError: Somebody else has put another one meanwhile (object stores).
+        ConditionError: Another process has replaced the mark in the meantime (object stores).
     """
     store_at(root / MARK).put_version(mark.text(), mark.e_tag)
     forget(root)
 
 
 def forget(root: StorePath) -> None:
-    """Look at the place anew the next time."""
+    """Drop the cached answer about a place."""
     _known.pop(root, None)
 
 
 _known: dict[StorePath, tuple[float, CopyMark | None]] = {}
-"""What places in object stores are, and when that was looked at."""
+"""Marks of places in object stores, and when they were read."""
 
 
 def copy_mark(root: StorePath) -> CopyMark | None:
-    """The mark of a place that is read, None where it is no copy.
+    """The mark of a place that is about to be read, None if the place is not a copy.
 
     Raises:
         WarehouseError: It is an unfinished copy, or the mark cannot be read.
@@ -135,7 +135,7 @@ def copy_mark(root: StorePath) -> CopyMark | None:
         raise WarehouseError(
             path=root,
             reason=f"it is an unfinished copy of {mark.source}",
-            remedy="Run kstreams-assets copy again until it ends without an error; it goes on"
+            remedy="Run kstreams-assets copy again until it ends without an error; it continues"
             " where it stopped.",
         )
     return mark
@@ -146,7 +146,7 @@ _reading_at: ContextVar[tuple[StorePath, CopyState] | None] = ContextVar("state"
 
 @contextmanager
 def reading_at(root: StorePath, versions: Mapping[str, int]) -> Iterator[None]:
-    """In the block, this thread reads the tables below a place at these versions."""
+    """Within the block, this thread reads the tables below a place at these versions."""
     token = _reading_at.set((root, CopyState(0, versions)))
     try:
         yield
@@ -155,10 +155,10 @@ def reading_at(root: StorePath, versions: Mapping[str, int]) -> Iterator[None]:
 
 
 def state_for(table: StorePath) -> CopyState | None:
-    """The state at which a table is to be read, None: as it is.
+    """The state at which a table is to be read; None means its newest version.
 
     Raises:
-        WarehouseError: It lies in an unfinished copy.
+        WarehouseError: The table is in an unfinished copy.
     """
     root = root_of(table)
     chosen = _reading_at.get()
@@ -169,7 +169,7 @@ def state_for(table: StorePath) -> CopyState | None:
 
 
 def copied_from(table: StorePath) -> str | None:
-    """Of which warehouse the one that a table lies in is a copy; None: it is none.
+    """The source of the copy that contains this table; None if it is not in a copy.
 
     Raises:
         WarehouseError: It is an unfinished copy.
@@ -182,16 +182,16 @@ def refuse_copy(root: StorePath) -> None:
     """Refuse to write to a place that is a copy.
 
     Raises:
-        WarehouseError: It is one.
+        WarehouseError: It is a copy.
     """
     mark = _mark_known(root)
     if mark is not None:
         raise WarehouseError(
             path=root,
             reason=f"it is a copy of {mark.source}, which only kstreams-assets copy writes",
-            remedy="To restore from it, say where restores are noted: --state-in FOLDER. If"
-            " the first warehouse is lost, kstreams-assets copy --promote --to"
-            f" {root} makes it a warehouse of its own.",
+            remedy="To restore from it, name a folder for the state of restores: --state-in"
+            f" FOLDER. If the first warehouse is lost, kstreams-assets copy --promote --to {root}"
+            " makes it a warehouse of its own.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Cron schedules of five fields: whether a text is one, and on which days and minutes it fires."""
+"""Cron schedules of five fields: parse them, and list the days and minutes when they fire."""
 
 import calendar
 import re
@@ -27,14 +27,14 @@ _SUNDAY: Final = 7
 
 
 class NotCronError(ValueError):
-    """A text that is no cron schedule of five fields."""
+    """A text that is not a cron schedule of five fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """When a schedule fires.
+    """A parsed schedule.
 
-    Where both days of the month and days of the week are given, either is enough, as cron has it.
+    If both days of the month and days of the week are given, either is enough, as in cron.
     """
 
     minutes: tuple[int, ...]
@@ -47,7 +47,7 @@ class Cron:
 
     @classmethod
     def of(cls, text: str) -> "Cron":
-        """Raises NotCronError, which names the field."""
+        """Parse a schedule; raises NotCronError, which names the field."""
         fields = _NICKNAMES.get(text.strip().lower(), text).split()
         if len(fields) != 5:
             message = f"{text!r} has {len(fields)} fields instead of five"
@@ -65,7 +65,7 @@ class Cron:
         return cron
 
     def fires_on(self, day: date) -> bool:
-        """Whether it fires at any time of a day."""
+        """Whether the schedule fires on a day."""
         if day.month not in self.months:
             return False
         if self.month_days is None or self.week_days is None:
@@ -87,7 +87,7 @@ class Cron:
 
 
 def is_cron(text: str) -> bool:
-    """Whether it is a cron schedule."""
+    """Whether the text is a cron schedule."""
     try:
         Cron.of(text)
     except NotCronError:
@@ -143,7 +143,7 @@ def _item(
     if not lowest <= low <= highest or not lowest <= high <= highest or step < 1:
         message = f"the {name} {item!r} is not between {lowest} and {highest}"
         raise NotCronError(message)
-    if low > high:  # through the end, as fri-mon
+    if low > high:  # wraps around, as fri-mon
         return (*range(low, highest + 1, step), *range(lowest, high + 1, step))
     return range(low, high + 1, step)
 

@@ -1,7 +1,7 @@
-"""The one tree of errors of this project.
+"""All errors of this project, in one tree.
 
-The message of an error says what is wrong, with the value, and ends with what the operator should
-do. What is told apart by who catches it has a class of its own, with the facts that are asked for.
+The message of an error names the problem with its value, and ends with the remedy. An error that a
+caller handles differently has a class of its own, with the facts that the caller needs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,8 @@ from kstreams_assets.texts import few
 
 
 class KStreamsAssetsError(Exception):
-    """Something this project refuses or could not do; the message ends with the remedy."""
+    """An operation that this project refused or could not complete; the message ends with the
+    remedy."""
 
     def __init__(self, problem: str, *, remedy: str) -> None:
         super().__init__(f"{problem} {remedy}")
@@ -23,9 +24,9 @@ class KStreamsAssetsError(Exception):
 
 
 class ConfigurationError(KStreamsAssetsError):
-    """What a user wrote is missing, unknown or contradicts something else.
+    """A setting is missing, unknown or contradicts another one.
 
-    `keys` are those of the YAML (dotted) below which `value` may be written, where that is known.
+    `keys` are the (dotted) keys of the YAML below which `value` may be written, if known.
     """
 
     def __init__(
@@ -37,14 +38,14 @@ class ConfigurationError(KStreamsAssetsError):
 
 
 class SecretNotFoundError(ConfigurationError):
-    """The place that holds a secret is absent or empty, or cannot be read."""
+    """The source of a secret is absent, empty or unreadable."""
 
     def __init__(
         self, *, setting: str, source: str, reason: str | None = None, remedy: str | None = None
     ) -> None:
         problem = f"{source} is absent or empty" if reason is None else f"{source}: {reason}"
         super().__init__(
-            f"The secret for {setting} is not there: {problem}.",
+            f"The secret for {setting} is not available: {problem}.",
             remedy=remedy or f"Provide {source} to the process that connects to Kafka.",
         )
         self.setting = setting
@@ -52,10 +53,10 @@ class SecretNotFoundError(ConfigurationError):
 
 
 class RuleSqlError(ConfigurationError):
-    """A completeness rule, or the recomputation of a store, cannot be what was meant.
+    """A completeness rule, or the recomputation of a store, is invalid.
 
-    `rule` is its name (of a recomputation `recompute_<store>`), `line` where it begins in `file`,
-    `problem_line` the line of the YAML with the problem; None where that is not known.
+    `rule` is its name (of a recomputation `recompute_<store>`), `line` the line in `file` where it
+    starts, `problem_line` the line of the YAML with the problem; None if unknown.
     """
 
     def __init__(
@@ -83,11 +84,11 @@ class JavaNotFoundError(KStreamsAssetsError):
 
 
 class ProcessError(KStreamsAssetsError):
-    """A program of this machine could not be started or failed."""
+    """A program on this machine could not be started or failed."""
 
 
 class JarsMissingError(KStreamsAssetsError):
-    """Jars of the lock file are missing or differ from it."""
+    """Jars of the lock file are missing, or their digests differ."""
 
     def __init__(self, *, directory: Path, missing: Iterable[str], command: str) -> None:
         self.missing = tuple(missing)
@@ -100,21 +101,21 @@ class JarsMissingError(KStreamsAssetsError):
 
 
 class EngineError(KStreamsAssetsError):
-    """The engine of this host did not start, or did not end; `log` is what it prints."""
+    """The local Spark engine did not start or did not stop; `log` is its output."""
 
     def __init__(self, reason: str, log: Path) -> None:
         cause = cause_in_log(log)
         super().__init__(
             f"{reason}{f' (its log: {cause})' if cause else ''}.",
-            remedy=f"Read {log}; `kstreams-assets engine status` shows what runs. With another"
-            " Spark Connect server instead, set `remote` (KSTREAMS_ASSETS_SPARK_REMOTE).",
+            remedy=f"Read {log}; `kstreams-assets engine status` shows the running engine. To use"
+            " another Spark Connect server instead, set `remote` (KSTREAMS_ASSETS_SPARK_REMOTE).",
         )
 
 
 class SparkJobError(KStreamsAssetsError, RuntimeError):
     """A Spark job failed; `problem` is its innermost cause, without the stack of Java or gRPC.
 
-    Without a remedy it is a fault of the code that ran in the job.
+    An empty remedy means a bug in the code that ran in the job.
     """
 
     def __init__(self, problem: str, *, remedy: str = "") -> None:
@@ -128,24 +129,25 @@ class SparkLostError(SparkJobError):
 
 
 class StoreKeysEndedError(SparkLostError):
-    """The keys of the object store that a Spark job was planned with are not valid any more."""
+    """The keys of the object store with which a Spark job was planned have expired."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"Spark tasks cannot reach the object store any more: {reason}.",
-            remedy="Run the same again; what was committed stays. If it ends so again, give the"
-            " executors a role, or use keys that are valid for longer than a task takes.",
+            f"Spark tasks can no longer reach the object store: {reason}.",
+            remedy="Run the same command again; committed data stays. If it fails again in the"
+            " same way, give the executors a role, or use keys that are valid for longer than a"
+            " task takes.",
         )
 
 
 class RuleLimitError(SparkJobError):
-    """The query of a rule reached one of its limits and was ended."""
+    """The query of a rule reached one of its limits and was stopped."""
 
 
 class WarehouseError(KStreamsAssetsError):
     """A folder or table of the warehouse cannot be read or written.
 
-    `path` is what could not be used; `reason` is one line, as the system or the library gave it.
+    `path` could not be used; `reason` is one line, as the system or the library reported it.
     """
 
     def __init__(self, *, path: object, reason: str, remedy: str) -> None:
@@ -153,17 +155,18 @@ class WarehouseError(KStreamsAssetsError):
 
 
 class LockOrderError(RuntimeError):
-    """A lock is asked for while one is held that comes later: two processes might wait forever."""
+    """A lock is requested while a later one is held: two processes might wait for each other
+    forever."""
 
     def __init__(self, *, wanted: str, held: Sequence[str]) -> None:
         super().__init__(f"Lock {wanted} is taken while {', '.join(held)} is held: wrong order.")
 
 
 class StoredDataError(KStreamsAssetsError):
-    """Stored data is missing, or does not match what was noted when it was written.
+    """Stored data is missing, or differs from what was recorded when it was written.
 
-    `subject` names the data (a span of a window, a row, a snapshot), `problem` what is wrong with
-    it. Nothing of it was used.
+    `subject` names the data (a span of a window, a row, a snapshot), `problem` the difference. None
+    of the data was used.
     """
 
     def __init__(self, *, subject: str, problem: str, remedy: str) -> None:
@@ -174,12 +177,12 @@ class StoredDataError(KStreamsAssetsError):
 
 
 class KafkaError(KStreamsAssetsError):
-    """A cluster did not do what was asked of it."""
+    """A request to a cluster failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """A broker that a cluster advertises at an address which cannot be reached."""
+    """A broker whose advertised address cannot be reached."""
 
     broker: object
     address: str
@@ -192,7 +195,7 @@ class Unreached:
 class ClusterUnavailableError(KafkaError):
     """No broker answered in time.
 
-    `unreached` are brokers whose address comes from the cluster itself, not from the connection.
+    `unreached` are brokers whose address is advertised by the cluster, not part of the connection.
     """
 
     def __init__(
@@ -205,7 +208,8 @@ class ClusterUnavailableError(KafkaError):
         unreached: Sequence[Unreached] = (),
     ) -> None:
         remedy = (
-            "Check that the brokers run, the address and the security protocol; then try again."
+            "Check that the brokers run, and check the address and the security protocol; then try"
+            " again."
         )
         problem = f"did not answer within {timeout_s:g} s ({operation}): {reason}."
         if unreached:
@@ -249,23 +253,23 @@ class AuthorizationFailedError(KafkaError):
 
 
 class TopicNotFoundError(KafkaError):
-    """Topics that the application is declared to have are not on the cluster."""
+    """Declared topics of the application are not on the cluster."""
 
     def __init__(self, *, topics: Iterable[str], cluster: str) -> None:
         self.topics = tuple(sorted(topics))
         super().__init__(
             f"Not on the cluster {cluster}: topic {', '.join(self.topics)}.",
-            remedy="Check the names in the YAML, and the right DESCRIBE on them (Kafka hides topics"
-            " it does not let you see). A store whose table reads its topic directly has no"
-            " changelog of its own under topology.optimization: declare stores.<store>.source_topic"
-            " (kstreams-assets discover --topology writes it); a store without logging:"
-            " stores.<store>.logging_disabled. A topic that is gone for good: take it out of the"
-            " YAML, or list it under not_mine.",
+            remedy="Check the names in the YAML, and the right DESCRIBE on them (Kafka hides"
+            " topics that you may not see). A store whose table reads its topic directly has no"
+            " changelog of its own under topology.optimization: declare"
+            " stores.<store>.source_topic (kstreams-assets discover --topology writes it). For a"
+            " store without logging, declare stores.<store>.logging_disabled. If the topic is"
+            " deleted for good, remove it from the YAML, or list it under not_mine.",
         )
 
 
 class UnstableGroupOffsetsError(KafkaError):
-    """A transaction that commits offsets of the group stayed undecided for too long."""
+    """A transaction that commits offsets of the group stayed open for too long."""
 
     def __init__(self, *, group: str, partitions: Iterable[str], waited_s: float) -> None:
         self.group = group
@@ -273,13 +277,13 @@ class UnstableGroupOffsetsError(KafkaError):
         super().__init__(
             f"The offsets of group {group} were still being committed after {waited_s:.0f} s:"
             f" {', '.join(self.partitions)}.",
-            remedy="Try again; if it lasts, look for a hanging transaction of the application"
+            remedy="Try again. If this persists, look for a hanging transaction of the application"
             " (kafka-transactions.sh find-hanging).",
         )
 
 
 class OffsetOutOfRangeError(KafkaError):
-    """The log no longer (or not yet) holds an offset that was asked for."""
+    """The log does not contain a requested offset."""
 
     def __init__(self, *, partition: str, offset: int, log_start: int, log_end: int) -> None:
         super().__init__(
@@ -294,7 +298,7 @@ class OffsetOutOfRangeError(KafkaError):
 
 
 class RawReadTimeoutError(KafkaError):
-    """The raw log was not read to its end in the time allowed."""
+    """The raw log was not read completely within the time limit."""
 
     def __init__(
         self,
@@ -317,11 +321,11 @@ class RawReadTimeoutError(KafkaError):
         self.timeout_s = timeout_s
         self.reason = reason
         self.answered = answered
-        """Whether the broker answered to the end, without the records."""
+        """Whether the broker answered until the end, but without the records."""
 
 
 class RawReadLimitError(KafkaError):
-    """Ranges of the raw log hold more bytes than may be kept in memory."""
+    """Ranges of the raw log contain more bytes than may be kept in memory."""
 
     def __init__(self, *, limit_bytes: int) -> None:
         super().__init__(
@@ -331,24 +335,24 @@ class RawReadLimitError(KafkaError):
 
 
 class CorruptBatchError(KafkaError):
-    """Bytes of the log are no record batch this project can read."""
+    """Bytes of the log are not a record batch that this project can read."""
 
     def __init__(self, *, partition: str, offset: int, reason: str) -> None:
         super().__init__(
             f"{partition} cannot be read at offset {offset}: {reason}.",
             remedy="Check the disk of the partition's leader; formats before Kafka 0.11 are not"
-            " read.",
+            " supported.",
         )
         self.offset = offset
 
 
 class CoordinatorRecordError(KafkaError):
-    """A record of an internal topic has a form this project does not know."""
+    """A record of an internal topic has an unknown format."""
 
     def __init__(self, *, topic: str, offset: int, reason: str) -> None:
         super().__init__(
             f"The record at offset {offset} of {topic} cannot be read: {reason}.",
-            remedy="Use a version of this project that knows the brokers' version; until then"
+            remedy="Use a release of this project that supports the brokers' version; until then"
             " recovery points are taken by another method.",
         )
         self.topic = topic
@@ -356,7 +360,7 @@ class CoordinatorRecordError(KafkaError):
 
 
 class KafkaRequestError(KafkaError):
-    """A broker refused a request for a reason that has no class of its own."""
+    """A broker refused a request for a reason without a class of its own."""
 
     def __init__(
         self,
@@ -388,15 +392,15 @@ class LocalClusterError(KafkaError):
 
 
 class StateNotCoveredError(KStreamsAssetsError):
-    """The backups do not hold all that the state of a store at a recovery point is made of."""
+    """The backups do not contain all records of a store's state at a recovery point."""
 
     def __init__(self, *, store: str, point_id: str, reason: str) -> None:
         self.reason = reason
         super().__init__(
             f"Store {store!r} is not covered by backups at recovery point {point_id}:"
             f" {reason.rstrip('.')}.",
-            remedy="Back up the windows that are missing (kstreams-assets backup), or choose a"
-            " covered point (kstreams-assets recovery-points list).",
+            remedy="Back up the missing windows (kstreams-assets backup), or choose a covered"
+            " point (kstreams-assets recovery-points list).",
         )
 
 
@@ -404,7 +408,7 @@ class StateNotCoveredError(KStreamsAssetsError):
 
 
 class SchemaNotFoundError(KStreamsAssetsError):
-    """The registry has no such schema, subject or version."""
+    """The registry does not have this schema, subject or version."""
 
     def __init__(self, *, url: str, asked: str, reason: str) -> None:
         super().__init__(
@@ -415,7 +419,7 @@ class SchemaNotFoundError(KStreamsAssetsError):
 
 
 class SchemaUnusableError(KStreamsAssetsError):
-    """The text of a schema cannot be read, so its records stay bytes."""
+    """The text of a schema cannot be parsed, so its records stay bytes."""
 
     def __init__(self, *, schema_id: int, kind: str, reason: str) -> None:
         super().__init__(
@@ -441,10 +445,10 @@ _EVALUATE: Final = (
 
 
 class RestoreIncompleteError(KStreamsAssetsError):
-    """Blocking completeness rules do not hold on a restored cluster, or were not evaluated there.
+    """Blocking completeness rules are violated on a restored cluster, or were not evaluated there.
 
-    `violated` are rules in violation, or that could not be evaluated, with what was found;
-    `not_evaluated` are rules of which no evaluation of this restore is stored.
+    `violated` are rules that are violated or could not be evaluated, with the reason;
+    `not_evaluated` are rules without a stored evaluation of this restore.
     """
 
     def __init__(
@@ -452,10 +456,10 @@ class RestoreIncompleteError(KStreamsAssetsError):
     ) -> None:
         self.violated = dict(violated)
         self.not_evaluated = tuple(not_evaluated)
-        told = [f"rule {rule}: {what}" for rule, what in self.violated.items()]
-        told += [f"rule {rule} was not evaluated on it" for rule in self.not_evaluated]
+        causes = [f"rule {rule}: {what}" for rule, what in self.violated.items()]
+        causes += [f"rule {rule} was not evaluated on it" for rule in self.not_evaluated]
         super().__init__(
-            f"Restore {restore_id} is possibly incomplete: {'; '.join(told)}. No group offset was"
+            f"Restore {restore_id} is possibly incomplete: {'; '.join(causes)}. No group offset was"
             " committed.",
             remedy=f"{_FIND_OUT if self.violated else _EVALUATE} To continue anyway, run the"
             " restore again with --skip-completeness (in Dagster: skip_completeness: true).",
@@ -463,7 +467,7 @@ class RestoreIncompleteError(KStreamsAssetsError):
 
 
 class GroupOffsetsDifferError(KStreamsAssetsError):
-    """Committed offsets of the target's group are not what they must be."""
+    """Committed offsets of the target's group differ from the expected ones."""
 
     def __init__(self, *, problem: str, partitions: Iterable[str]) -> None:
         self.partitions = tuple(partitions)

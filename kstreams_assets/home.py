@@ -1,4 +1,4 @@
-"""The home folder of this user, which a container may lack: no HOME, no entry in passwd."""
+"""The home folder of this user; in a container HOME and the entry in passwd may be missing."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from kstreams_assets.errors import ConfigurationError
 
 _CACHE: Final = ".cache"
 _UNKNOWN: Final = "Could not determine home directory"
-"""What pathlib says; it has no class of its own for it."""
+"""The message of pathlib, which has no class of its own for this error."""
 _UNUSABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 _REMEDY: Final = (
     "Set HOME to a folder that this user can write, or name the folders themselves:"
@@ -34,15 +34,15 @@ def home() -> Path:
 
 
 def user_cache(name: str) -> Path:
-    """A folder of the user's cache, which need not be there; raises NoHomeError."""
+    """A folder of the user's cache, which may not exist yet; raises NoHomeError."""
     return home() / _CACHE / "kstreams-assets" / name
 
 
 def expanded(text: str | os.PathLike[str]) -> Path:
-    """A path whose `~` is the home folder.
+    """Expand a leading `~` to the home folder.
 
     Raises:
-        NoHomeError: It begins with `~`, and there is none.
+        NoHomeError: It begins with `~`, and this user has no home folder.
     """
     try:
         return Path(text).expanduser()
@@ -55,9 +55,9 @@ def expanded(text: str | os.PathLike[str]) -> Path:
 
 
 def home_failure(error: BaseException) -> NoHomeError | None:
-    """What an error means that comes of a home folder that is missing or not this user's.
+    """Convert an error that is caused by a missing or foreign home folder.
 
-    None for any other error.
+    Return None for any other error.
     """
     if isinstance(error, RuntimeError) and _UNKNOWN in str(error):
         return _none()
@@ -72,7 +72,7 @@ def home_failure(error: BaseException) -> NoHomeError | None:
 
 
 def require_passwd_entry() -> None:
-    """Raise ConfigurationError for a user whom Hadoop, which Spark uses, refuses to know."""
+    """Raise ConfigurationError for a user without a passwd entry, whom Spark's Hadoop rejects."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:

@@ -1,4 +1,4 @@
-"""The folder of a warehouse: where tables lie, locks, digests of what it holds."""
+"""The folder of a warehouse: where its tables and locks are, and digests of its contents."""
 
 import hashlib
 import json
@@ -29,11 +29,11 @@ from kstreams_assets.store import (
 from kstreams_assets.store.failures import storage_failures
 
 LAYOUT_VERSION = 1
-"""Of what Spark writes, and of the marker."""
+"""Of Spark's files and of the marker."""
 CONTROL_LAYOUT_VERSION = 3
-"""Of control tables: rows of the ledger carry the kind of their span."""
+"""Of control tables: each row of the ledger has the kind of its span."""
 _LINKED_SINCE: Final = 2
-"""Names of files hold their digests, and commits are a chain."""
+"""File names contain their digests, and commits form a chain."""
 LAYOUT_PROPERTY = "kstreams_assets.layout"
 
 
@@ -70,7 +70,7 @@ def is_linked(properties: dict[str, str | None] | dict[str, str]) -> bool:
 
 
 MARKER: Final = "kstreams-assets-warehouse.json"
-"""A file in the folder: which layout it has, and when it was made (null: by an older release)."""
+"""The marker file: its layout, and when the warehouse was made (null: by an older release)."""
 
 
 MARKER_REMEDY: Final = (
@@ -87,19 +87,19 @@ _log = logging.getLogger(__name__)
 class Warehouse:
     """A folder, or a place in an object store, with the tables of any number of applications.
 
-    With `state_in`, another place, the locks and what restores and drills write (`STATE_TABLES`)
-    lie there, and the warehouse itself is only read: it may be a copy, or one that must not be
-    written.
+    With `state_in`, another place, the locks and the tables that restores and drills write
+    (`STATE_TABLES`) are there. The warehouse itself is then only read: it may be a copy or
+    read-only.
     """
 
     root: StorePath
     state_in: StorePath | None = None
     opened: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The repositories that were opened through this object (`Repository.of`), by application, and
-    what they share (`known_of`)."""
+    """Repositories opened through this object (`Repository.of`), by application, and the state that
+    they share (`known_of`)."""
 
     def __reduce__(self) -> tuple[type["Warehouse"], tuple[StorePath, StorePath | None]]:
-        """Another process opens its own."""
+        """Another process opens its own repositories."""
         return Warehouse, (self.root, self.state_in)
 
     @classmethod
@@ -112,7 +112,7 @@ class Warehouse:
     ) -> "Warehouse":
         """The warehouse at a path, a `file:` URI, or `s3://bucket/prefix`.
 
-        `store` says how a store is reached, as far as the environment does not.
+        `store` contains the connection settings of the object store; the environment fills gaps.
 
         Raises:
             ConfigurationError: The location is in another kind of store.
@@ -123,12 +123,12 @@ class Warehouse:
 
     @property
     def noted(self) -> StorePath:
-        """Where restores, drills and locks are noted."""
+        """The place of the state of restores and drills, and of locks."""
         return self.root if self.state_in is None else self.state_in
 
     @property
     def exists(self) -> bool:
-        """Whether the folder has a marker, or tables of a release that made none.
+        """Whether the folder has a marker, or tables of a release that wrote no markers.
 
         Raises:
             WarehouseError: The path, or a folder above it, is a file or cannot be read.
@@ -141,11 +141,11 @@ class Warehouse:
         return MARKER in found or not found.isdisjoint(_FOLDERS)
 
     def marker_problem(self) -> str:
-        """What is wrong with the marker; empty where it is as it was written.
+        """The problem with the marker; empty if the marker is intact.
 
         Raises:
             NewerLayoutError: A newer release wrote it.
-            OSError: It cannot be read.
+            OSError: The marker cannot be read.
         """
         try:
             said = json.loads((self.root / MARKER).read_text(encoding="utf-8"))
@@ -154,17 +154,17 @@ class Warehouse:
         except ValueError:  # neither UTF-8 nor JSON
             said = None
         if not isinstance(said, dict) or LAYOUT_PROPERTY not in said:
-            return "it does not say what it was written with"
+            return "it does not name the release that wrote it"
         check_layout("warehouse", said)
         return ""
 
     def make(self, *, fstab: Path = _FSTAB) -> None:
-        """Make the folder with its marker, unless it is there; a new one is logged as a warning.
+        """Create the folder with its marker if needed; log a new one as a warning.
 
         Raises:
             ConfigurationError: The object store ignores conditions.
             NewerLayoutError: A newer release made it.
-            WarehouseError: It cannot be made, or belongs on a disk that is not mounted.
+            WarehouseError: The folder cannot be created, or belongs on a disk that is not mounted.
         """
         keep_private()
         root, marker = self.root, self.root / MARKER
@@ -186,8 +186,8 @@ class Warehouse:
             store_at(marker).put_text(json.dumps(facts) + "\n")
         if is_new:
             _log.warning(
-                "New warehouse: %s. Nothing is backed up there yet. If this application was backed"
-                " up before, look whether the %s.",
+                "New warehouse: %s. It contains no backups yet. If this application was backed up"
+                " before, check that the %s.",
                 root,
                 "right disk is mounted and the path is right"
                 if store_at(root).on_disk
@@ -195,7 +195,7 @@ class Warehouse:
             )
 
     def require_space(self, least_bytes: int) -> None:
-        """Refuse to begin where the disk is all but full.
+        """Refuse to start when the disk is almost full.
 
         Raises:
             WarehouseError: Less than this is free.
@@ -210,8 +210,8 @@ class Warehouse:
 
     @property
     def on_disk(self) -> Path:
-        """Where what only a disk can hold is kept (clusters of this machine): the folder itself,
-        or one of this user's cache."""
+        """The folder of data that only a disk can store (clusters of this machine): the warehouse's
+        own, or one in this user's cache."""
         if (folder := store_at(self.noted).on_disk) is not None:
             return folder
         digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
@@ -230,21 +230,21 @@ class Warehouse:
         return (self.noted if table in STATE_TABLES else self.root) / table
 
     def lock_file(self, name: str) -> StorePath:
-        """What a holder of the named lock keeps locked (`lease.warehouse_lock`)."""
+        """The file that the holder of the named lock keeps locked (`lease.warehouse_lock`)."""
         folder, _, last = f".locks/{name}".rpartition("/")
         return store_at(self.noted / folder / f"{disk_name(last)}.lock").prompt()
 
     def staging(self, name: str) -> StorePath:
-        """A folder for files that Spark's tasks need for the time of a run."""
+        """A folder for files that Spark's tasks need during a run."""
         return self.noted / ".staging" / disk_name(name)
 
 
 _THREADS: Final = 4
-"""Files that are read at a time: hashing leaves the interpreter to others."""
+"""Number of files read at a time: hashing releases the interpreter lock."""
 
 
 def written_files(table: StorePath, files: Sequence[tuple[str, int]]) -> list[WrittenFile]:
-    """Read files of a table, given by their paths in Delta's log and records, and note them."""
+    """Read files of a table, given by their paths in Delta's log and records, and describe them."""
 
     def note(file: tuple[str, int]) -> WrittenFile:
         path, records = file
@@ -261,8 +261,8 @@ _PLAIN: Final = (str, int, float, type(None))
 def value_digest(value: object) -> str:
     """SHA-256 of a value made of dicts, lists, texts, numbers and nulls, in hex.
 
-    Keys of dicts play no part in order, and a key without a value none at all: a row keeps its
-    digest when its table gets another column.
+    The order of a dict's keys does not matter, and keys without a value are ignored: a row keeps
+    its digest when its table gets another column.
     """
     text = json.dumps(_without_nulls(value), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -279,12 +279,13 @@ def _without_nulls(value: object) -> object:
 
 
 def _refuse_unmounted(root: Path, fstab: Path) -> None:
-    """An unmounted share looks like the first day, and hides what is written below it later."""
+    """An unmounted share looks like an empty warehouse, and later hides what is written below
+    it."""
     for point in _mount_points(fstab):
         if root.is_relative_to(point) and not os.path.ismount(point):
             raise WarehouseError(
                 path=root,
-                reason=f"{point} is to be mounted ({fstab}), and is not",
+                reason=f"{point} should be mounted ({fstab}), but is not",
                 remedy=f"Mount it (mount {point}), then run the same command again.",
             )
 

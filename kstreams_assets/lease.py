@@ -1,4 +1,4 @@
-"""The lock of a warehouse, of which one process at a time is the holder; a copy has none."""
+"""The lock of a warehouse, which one process at a time holds; a copy has none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +17,14 @@ def warehouse_lock(
     of_copy: bool = False,
     has_epoch: bool = True,
 ) -> Iterator[LockHandle]:
-    """Hold the lock for the time of the block; `of_copy`: to bring a copy up to date.
+    """Hold the lock for the time of the block; `of_copy`: to update a copy.
 
-    Without `has_epoch` the epoch of the holder means nothing, and need not survive a loss of power.
+    Without `has_epoch` the epoch of the holder has no meaning and may be lost in a power failure.
 
     Raises:
-        WarehouseError: The place is the copy of a warehouse, which is only read.
+        WarehouseError: The place is a read-only copy of a warehouse.
         WarehouseLockedError: Another process holds it for longer than `wait_s` seconds.
-        OSError: It cannot be read or written.
+        OSError: The lock cannot be read or written.
     """
     if not of_copy:
         refuse_copy(lock_root(path))

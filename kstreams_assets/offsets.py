@@ -26,13 +26,13 @@ class TopicPartitionId:
 
 
 def offsets_of_topic(offsets: Mapping[TopicPartitionId, int], topic: str) -> tuple[int, ...]:
-    """Those of one topic, in the order of its partitions."""
+    """The offsets of one topic, in the order of its partitions."""
     return tuple(offset for id_, offset in sorted(offsets.items()) if id_.topic == topic)
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What a group has committed for a partition.
+    """The committed offset of a group for a partition.
 
     `offset` is the next offset the group will read, `metadata` the string exactly as committed (it
     carries Kafka Streams' partition time), `leader_epoch` None when none was committed.
@@ -58,10 +58,10 @@ class OffsetRange:
 
 
 class RangeSet(Sequence[OffsetRange]):
-    """Offsets of one partition as ranges: none is empty, in order, none touches the next.
+    """Offsets of one partition as ranges: not empty, in order, and not adjacent.
 
-    Made of ranges in any order, which may be empty and overlap. Equal to any sequence of the same
-    ranges. `|`, `-` and `&` take any ranges too.
+    The constructor accepts ranges in any order, empty and overlapping ones too. Equal to any
+    sequence of the same ranges. `|`, `-` and `&` accept any ranges, too.
     """
 
     __slots__ = ("_ends", "_starts")
@@ -162,23 +162,23 @@ class RangeSet(Sequence[OffsetRange]):
 
     @property
     def size(self) -> int:
-        """How many offsets there are."""
+        """The number of offsets."""
         return sum(self._ends) - sum(self._starts)
 
     def clip(self, start: int, end: int) -> "RangeSet":
-        """What of them lies in `[start, end)`."""
+        """The part in `[start, end)`."""
         return self & (OffsetRange(start, end),)
 
     def holds(self, offset: int) -> bool:
-        """Whether an offset is one of them."""
+        """Whether the set contains an offset."""
         return self.reach(offset) > offset
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of `[start, end)` are among them."""
+        """Whether the set contains all of `[start, end)`."""
         return self.reach(start) >= end
 
     def cover(self, starts: Offsets, ends: Offsets) -> npt.NDArray[np.bool_]:
-        """Of many `[start, end)`, whether `covers` them."""
+        """For many `[start, end)`, whether the set covers each."""
         if not self._starts:
             return starts >= ends
         index = np.searchsorted(np.array(self._starts, np.int64), starts, side="right") - 1
@@ -186,17 +186,19 @@ class RangeSet(Sequence[OffsetRange]):
         return np.maximum(np.where(index >= 0, reached, starts), starts) >= ends
 
     def reach(self, offset: int) -> int:
-        """How far they go on from an offset without a break; the offset, if not at all."""
+        """The end of the unbroken range from an offset; the offset itself if the set does not
+        contain it.
+        """
         index = bisect_right(self._starts, offset) - 1
         return max(offset, self._ends[index]) if index >= 0 else offset
 
     def next_start(self, offset: int) -> int | None:
-        """Where the next range begins above an offset."""
+        """The start of the next range above an offset."""
         index = bisect_right(self._starts, offset)
         return self._starts[index] if index < len(self._starts) else None
 
     def mask(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        """Which of many offsets are among them."""
+        """Which of many offsets the set contains."""
         if not self._starts:
             return np.zeros(len(offsets), np.bool_)
         ends = np.array(self._ends, np.int64)
@@ -205,7 +207,7 @@ class RangeSet(Sequence[OffsetRange]):
 
 
 def _made(starts: list[int], ends: list[int]) -> RangeSet:
-    """A set of ranges that are in order already."""
+    """A set of ranges that are already in order."""
     made = RangeSet()
     made._starts, made._ends = starts, ends  # noqa: SLF001
     return made
@@ -222,8 +224,8 @@ class OffsetRun(NamedTuple):
 class OffsetRuns(Sequence[OffsetRun]):
     """Runs as three columns of the same length: 24 bytes each, quick to pickle and to store.
 
-    A compacted changelog has a run for each surviving record, so that they come by the million.
-    Equal to any sequence of the same runs. Nothing is checked here; `OffsetMap` does.
+    A compacted changelog has one run for each surviving record, so there may be millions. Equal to
+    any sequence of the same runs. Nothing is checked here; `OffsetMap` checks runs.
     """
 
     __slots__ = ("lengths", "source_starts", "target_starts")
@@ -278,13 +280,14 @@ class OffsetRuns(Sequence[OffsetRun]):
 
 
 class OffsetMap:
-    """Source offsets of one partition to its target offsets.
+    """Map source offsets of one partition to target offsets.
 
-    `runs` are in order of offsets, `end` is the target's end behind the last restored record.
-    `partition` is what errors call it.
+    `runs` are in order of offsets. `end` is the target's end after the last restored record.
+    `partition` is the name in errors.
 
     Raises:
-        OffsetMapError: A run is empty, offsets are negative, or runs do not rise strictly in both.
+        OffsetMapError: A run is empty, an offset is negative, or runs do not increase strictly in
+            both.
     """
 
     __slots__ = ("_below", "_end", "_runs", "_source_ends")
@@ -309,24 +312,24 @@ class OffsetMap:
 
     @property
     def end(self) -> int:
-        """The target's end behind the last restored record."""
+        """The target's end after the last restored record."""
         return self._end
 
     @property
     def records(self) -> int:
-        """How many records are mapped."""
+        """The number of mapped records."""
         return int(self._below[-1])
 
     @property
     def target_start(self) -> int:
-        """Target offset of the first restored record, the end when there is none."""
+        """Target offset of the first restored record; the end if there is none."""
         return int(self._runs.target_starts[0]) if len(self._runs) else self._end
 
     def map(self, source_offset: int) -> int:
         """Target offset of the first restored record at or above a source offset, or the end.
 
-        So offsets in a gap (control marker, aborted transaction, compaction) and behind the last
-        record have their place as well.
+        Offsets in a gap (control marker, aborted transaction, compaction) and after the last record
+        are therefore mapped as well.
         """
         index, ahead = self._place(source_offset)
         if index == len(self._runs):
@@ -334,7 +337,7 @@ class OffsetMap:
         return int(self._runs.target_starts[index]) + ahead
 
     def map_all(self, source_offsets: Offsets) -> Offsets:
-        """`map` of many offsets."""
+        """`map` for many offsets."""
         if len(self._runs) == 0:
             return np.full(len(source_offsets), self._end, np.int64)
         index = self._source_ends.searchsorted(source_offsets, side="right")
@@ -343,7 +346,7 @@ class OffsetMap:
         return np.where(index < len(self._runs), self._runs.target_starts[known] + ahead, self._end)
 
     def all_below(self, source_offsets: Offsets) -> Offsets:
-        """`records_below` of many offsets."""
+        """`records_below` for many offsets."""
         index = self._source_ends.searchsorted(source_offsets, side="right")
         if len(self._runs) == 0:
             return np.zeros(len(source_offsets), np.int64)
@@ -352,7 +355,7 @@ class OffsetMap:
         return self._below[index] + np.where(index < len(self._runs), ahead, 0)
 
     def runs_in(self, first: int, last: int) -> OffsetRuns:
-        """The runs that may hold source offsets from `first` to `last`, both included."""
+        """The runs that may contain source offsets from `first` to `last`, both inclusive."""
         low = int(self._source_ends.searchsorted(first, side="right"))
         high = int(self._runs.source_starts.searchsorted(last, side="right"))
         return self._runs[low:high]
@@ -383,7 +386,7 @@ class OffsetMap:
         return int(self._runs.source_starts[index]) + ahead
 
     def source_of(self, target_offset: int) -> int | None:
-        """Source offset of the record at a target offset, None where the restore put none."""
+        """Source offset of the record at a target offset; None if the restore wrote none there."""
         starts = self._runs.target_starts
         index = int(starts.searchsorted(target_offset, side="right")) - 1
         if index < 0:
@@ -394,12 +397,13 @@ class OffsetMap:
         return int(self._runs.source_starts[index]) + ahead
 
     def records_below(self, source_offset: int) -> int:
-        """How many restored records have a lower source offset."""
+        """The number of restored records with a lower source offset."""
         index, ahead = self._place(source_offset)
         return int(self._below[index]) + ahead
 
     def _place(self, source_offset: int) -> tuple[int, int]:
-        """The run with the first record at or above the offset, and how many of it lie below."""
+        """The run of the first record at or above the offset, and how many of its records are
+        below."""
         index = int(self._source_ends.searchsorted(source_offset, side="right"))
         if index == len(self._runs):
             return index, 0
@@ -423,11 +427,11 @@ def runs_of(
     *,
     partition: TopicPartitionId | None = None,
 ) -> OffsetRuns:
-    """The runs of records from the offsets of each, in the order in which they were produced.
+    """Runs of records from their source and target offsets, in the order of production.
 
     Raises:
-        OffsetMapError: Offsets do not rise strictly, in the source or in the target.
-        ValueError: There are more of one than of the other.
+        OffsetMapError: Offsets do not increase strictly, in the source or in the target.
+        ValueError: The two have different lengths.
     """
     source, target = np.asarray(source_offsets, np.int64), np.asarray(target_offsets, np.int64)
     records = OffsetRuns(source, target, np.ones(len(source), np.int64))
@@ -441,14 +445,14 @@ def runs_of(
 def merge_runs(
     parts: Iterable[Iterable[OffsetRun]], *, partition: TopicPartitionId | None = None
 ) -> OffsetRuns:
-    """The runs of several attempts as one, in order, neighbours joined.
+    """Merge the runs of several attempts, in order, with neighbours joined.
 
-    What two attempts both tell counts once, so that a resumed restore gives the same runs as one
-    that was never interrupted.
+    Records that two attempts both report count once. A resumed restore therefore gives the same
+    runs as an uninterrupted one.
 
     Raises:
-        OffsetMapError: Attempts contradict each other: a record has two target offsets, or two
-            records have the same one, or the order differs.
+        OffsetMapError: Attempts contradict each other: a record has two target offsets, two records
+            have the same one, or the order differs.
     """
     columns = [OffsetRuns.of(part) for part in parts]
     source, target, lengths = (
@@ -464,7 +468,7 @@ def merge_runs(
 
 
 def _joined(runs: OffsetRuns, partition: TopicPartitionId | None) -> OffsetRuns:
-    """Runs in order of source offsets, which may overlap, as the fewest that say the same."""
+    """Merge runs in order of source offsets, which may overlap, into the fewest equal ones."""
     runs = _without(runs, runs.lengths < 1)
     if len(runs) == 0:
         return runs
@@ -491,11 +495,11 @@ def _refuse_disorder(runs: OffsetRuns, end: int | None, partition: TopicPartitio
     source, target, lengths = runs.source_starts, runs.target_starts, runs.lengths
     _refuse(runs, lengths < 1, partition, "a run has no record")
     _refuse(runs, (source < 0) | (target < 0), partition, "an offset is negative")
-    behind = "the run before it reaches further in the"
+    behind = "the previous run ends later in the"
     _refuse(runs, source[1:] < (source + lengths)[:-1], partition, f"{behind} source")
     _refuse(runs, target[1:] < (target + lengths)[:-1], partition, f"{behind} target")
     if end is not None:
-        reason = f"the target ends at {end}, before the run does"
+        reason = f"the target ends at {end}, before the end of the run"
         _refuse(runs, target + lengths > end, partition, reason)
 
 
@@ -505,7 +509,7 @@ def _refuse(
     partition: TopicPartitionId | None,
     reason: str,
 ) -> None:
-    """Raise for the first run that is bad; `bad` may leave out the first run."""
+    """Raise for the first bad run; `bad` may omit the first run."""
     if not bad.any():
         return
     run = runs[int(bad.argmax()) + len(runs) - len(bad)]

@@ -1,4 +1,4 @@
-"""Folders of predictable names that must be this user's alone, such as those below /tmp."""
+"""Folders with predictable names that must belong to this user alone, such as those in /tmp."""
 
 import os
 import stat
@@ -9,14 +9,14 @@ from typing import Final
 from kstreams_assets.errors import ConfigurationError
 
 _OF_OTHERS: Final = 0o077
-"""Whoever may read a file can lock it, and keep its owner waiting."""
+"""Any user who can read a file can lock it and block its owner."""
 
 
 def private_folder(candidates: Iterable[Path], *, purpose: str) -> Path:
-    """Make and return the first of these folders that is, or can be made, this user's alone.
+    """Make and return the first of these folders that belongs, or can belong, to this user alone.
 
-    A folder that another user has made first is never used: not owned by this user, open to others,
-    or a symbolic link.
+    A folder that another user made first is never used: one with another owner, one that is open to
+    others, or a symbolic link.
 
     Raises:
         ConfigurationError: None of them can be used; the message says why, and what to do.
@@ -35,15 +35,15 @@ def private_folder(candidates: Iterable[Path], *, purpose: str) -> Path:
 
 
 def why_not_private(folder: Path) -> str | None:
-    """Why a folder is not this user's alone, as a predicate; None where it is."""
+    """The reason why a folder is not this user's alone, as a predicate; None if it is."""
     try:
         found = folder.lstat()
     except OSError as error:
-        return f"cannot be looked at ({error.strerror})"
+        return f"cannot be inspected ({error.strerror})"
     if stat.S_ISLNK(found.st_mode):
         return "is a symbolic link"
     if not stat.S_ISDIR(found.st_mode):
-        return "is no folder"
+        return "is not a folder"
     if found.st_uid != os.getuid():
         return f"belongs to another user (uid {found.st_uid})"
     if found.st_mode & _OF_OTHERS:
@@ -52,21 +52,21 @@ def why_not_private(folder: Path) -> str | None:
 
 
 def _made(folder: Path) -> str | None:
-    """Make it, with folders above it; why that was not possible."""
+    """Make the folder and its parents; return the reason if that fails."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
     except FileExistsError:
         return None
     except OSError as error:
-        return f"cannot be made ({error.strerror})"
+        return f"cannot be created ({error.strerror})"
     return None
 
 
 def keep_private() -> None:
-    """From now on only the owner may read what this process writes.
+    """From now on only the owner can read the files that this process writes.
 
-    A warehouse holds production records. Folders are made with mode 0700, files with 0600; what is
-    there already is not changed.
+    A warehouse contains production records. New folders get mode 0700, new files 0600; existing
+    ones are not changed.
     """
     os.umask(0o077)

@@ -1,4 +1,4 @@
-"""What the log of a program says of why it ended, in one line."""
+"""Find out from the log of a program why it ended, in one line."""
 
 import re
 from pathlib import Path
@@ -13,13 +13,13 @@ _ENDED_ITSELF: Final = (
     re.compile(r"^((?:\w+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE),
     re.compile(r"^Error: (?!A fatal exception|A JNI error)(.+)$", re.MULTILINE),
 )
-"""What a JVM, Spark and Python write before they end, the most telling first."""
+"""The last lines of a JVM, Spark and Python before they end, most specific first."""
 _READ_BYTES: Final = 256 * 1024
 _LONGEST: Final = 300
 
 
 def cause_in_log(log: Path) -> str:
-    """Why a program ended, by the end of its log, without a period; empty if it does not say."""
+    """The reason in the log why a program ended, without a period; empty if there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _READ_BYTES))

@@ -1,4 +1,4 @@
-"""The public form of a result: what users see of it, declared once beside its class.
+"""The public form of a result: the values that users see, declared once next to its class.
 
 JSON documents, tables on the terminal and Dagster's metadata derive from it.
 
@@ -19,9 +19,9 @@ from kstreams_assets.texts import iso_time
 Markdown = NewType("Markdown", str)
 """Kind of a text that Dagster shows as Markdown."""
 Timestamp = NewType("Timestamp", int)
-"""Kind of a time in epoch milliseconds: ISO 8601 in JSON, a time in Dagster."""
+"""Kind of a time in epoch milliseconds: ISO 8601 in JSON, a timestamp in Dagster."""
 Seconds = NewType("Seconds", float)
-"""Kind of a length of time, shown to the millisecond."""
+"""Kind of a duration, shown to the millisecond."""
 Rounded = NewType("Rounded", float)
 """Kind of a number that is shown with two decimals."""
 _DECIMALS: Final[Mapping[Any, int]] = {Seconds: 3, Rounded: 2}
@@ -29,17 +29,17 @@ _DECIMALS: Final[Mapping[Any, int]] = {Seconds: 3, Rounded: 2}
 JSON: Final = frozenset({"json"})
 DAGSTER: Final = frozenset({"dagster"})
 TABLE: Final = frozenset[str]()
-"""Shown in tables on the terminal alone, which show what they name."""
+"""Shown only in tables on the terminal, which list their columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """One value of a public form, by default the attribute of this name.
 
-    `of` is another attribute, also one of a part as in `plan.records` (None where there is no such
-    part), or a function of the result. `kind` is needed where the class does not tell it. `form` is
+    `of` is another attribute, also one of a part as in `plan.records` (None if there is no such
+    part), or a function of the result. `kind` is needed if the class does not define it. `form` is
     that of the value itself, or of each of several. `heading` and `text` are those of a column.
-    `where` limits it to JSON or to Dagster, which leaves out None.
+    `where` limits it to JSON or to Dagster, which omits None.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Value:
     where: Set[str] = JSON | DAGSTER
 
     def get(self, result: object) -> Any:  # noqa: ANN401 (of any kind)
-        """The value of a result, as it is."""
+        """The value of a result, unconverted."""
         if callable(self.of):
             return self.of(result)
         value: Any = result
@@ -60,7 +60,7 @@ class Value:
         return value
 
     def plain(self, result: object) -> Any:  # noqa: ANN401 (whatever JSON has)
-        """The value as JSON has it."""
+        """The value as a JSON type."""
         value = self.get(result)
         if self.form is not None and value is not None:
             several = isinstance(value, Sequence) and not hasattr(value, "_fields")
@@ -73,7 +73,7 @@ class Value:
 
 
 def only(where: Set[str], *values: Value | str) -> tuple[Value, ...]:
-    """Values that are shown in one place alone; those that are not shown there are left out."""
+    """Values that are shown in these places only."""
     return tuple(replace(one, where=where) for one in _values(values) if where <= one.where)
 
 
@@ -93,10 +93,10 @@ def _values(values: Iterable[Value | str]) -> Iterator[Value]:
 
 
 class Form:
-    """The public form of the results of a class: its values in their order.
+    """The public form of the results of a class: its values in order.
 
-    A text has the names of attributes, or `name=attribute` where the value is called otherwise.
-    Documents leave out what is None or empty if the form `omits_empty`.
+    A text lists names of attributes, or `name=attribute` if the value has another name. Documents
+    omit values that are None or empty if the form `omits_empty`.
     """
 
     def __init__(self, of: type, *values: Value | str, omits_empty: bool = False) -> None:
@@ -112,7 +112,7 @@ class Form:
         return shown
 
     def part(self, name: str) -> tuple[Value, ...]:
-        """The values, as those of a result that has such a one as this attribute."""
+        """The values as those of a part, for results that have such a part as this attribute."""
         whole = attrgetter(name)
         return tuple(
             replace(value, kind=self.kind(value), of=lambda result, v=value: v.get(whole(result)))
@@ -124,14 +124,15 @@ class Form:
         return [self.document(result) for result in results]
 
     def table(self, results: Iterable[object], *names: str) -> tuple[list[str], list[list[object]]]:
-        """The headings and rows of a table of results, of the values of these names or of all."""
+        """The headings and rows of a table of results, with the values of these names or with
+        all."""
         by_name = {value.name: value for value in self.values}
         columns = [by_name[name] for name in names or by_name]
         rows = [[column.plain(result) for column in columns] for result in results]
         return [column.heading or column.name for column in columns], rows
 
     def kind(self, value: Value) -> Any:  # noqa: ANN401 (types, and kinds declared here)
-        """The kind of a value: what is declared, or what the class says of the attribute."""
+        """The kind of a value: the declared one, or the type of the attribute in the class."""
         path = value.of or value.name
         if value.kind is not None or callable(path):
             return value.kind or str

@@ -1,4 +1,4 @@
-"""Secrets that are named in the configuration and read only when a client is built."""
+"""Secrets that the configuration names and that are read only when a client is built."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -21,26 +21,26 @@ from kstreams_assets.secrets_manager import AwsSecret, AwsSecretError
 
 MASK = "**********"
 _read: set[str] = set()
-"""Secrets that this process has read, so that they can be masked in what libraries say."""
+"""Secrets that this process has read, to mask them in messages of libraries."""
 SECRET_FORMS = "{env: NAME}, {file: PATH} or {aws: {name: NAME}}"  # noqa: S105 (names)
-_REMEDY = f"Write {SECRET_FORMS}; a secret never stands in a configuration in clear."
+_REMEDY = f"Write {SECRET_FORMS}; a configuration must not contain a secret in clear text."
 _PLACES = ("env", "file", "aws")
 
 
 def mask_secrets(text: str) -> str:
-    """The text with every secret masked that this process has read so far."""
+    """Mask every secret in the text that this process has read so far."""
     for secret in sorted(_read, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text
 
 
 class Secret(BaseModel):
-    """A password, key or token, by the name of the place that holds it.
+    """A password, key or token, by the name of the place where it is stored.
 
     In YAML `{env: NAME}`, `{file: PATH}` or `{aws: {name: NAME}}` (AWS Secrets Manager); in Python
-    also a `pydantic.SecretStr`. Its text is read by `resolve` only. It appears in no repr, dump,
-    JSON or pickle; a secret made of a `SecretStr` cannot be pickled at all. Raises
-    ConfigurationError (never with the offending value).
+    also a `pydantic.SecretStr`. Only `resolve` reads its text. No repr, dump, JSON or pickle
+    contains it; a secret made of a `SecretStr` cannot be pickled at all. Raises ConfigurationError
+    (never with the offending value).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -73,19 +73,19 @@ class Secret(BaseModel):
 
     @classmethod
     def of(cls, value: SecretStr) -> "Secret":
-        """A secret whose text the caller already holds; it stays in this process."""
+        """A secret whose text the caller already has; it stays in this process."""
         secret = cls.model_construct(env=None, file=None, aws=None)
         secret._value = value  # noqa: SLF001 (its own class)
         return secret
 
     @property
     def is_value(self) -> bool:
-        """Whether its text was given in Python, so that it stays in this process."""
+        """Whether its text was given in Python and therefore stays in this process."""
         return self._value is not None
 
     @property
     def source(self) -> str:
-        """Where the text comes from, in words that are safe to show."""
+        """The source of the text, in words that are safe to show."""
         if self.env is not None:
             return f"environment variable {self.env}"
         if self.file is not None:
@@ -95,9 +95,9 @@ class Secret(BaseModel):
         return "value given in Python"
 
     def resolve(self, setting: str) -> str:
-        """The text, without the newline that ends a file.
+        """The text, without the newline at the end of a file.
 
-        Raises SecretNotFoundError, which names `setting`, when the place is absent or empty.
+        Raises SecretNotFoundError, which names `setting`, if the source is absent or empty.
         """
         text = self.peek() if self.aws is None else self._read_from_aws(self.aws, setting)
         if not text:
@@ -106,7 +106,8 @@ class Secret(BaseModel):
         return text
 
     def peek(self) -> str | None:
-        """The text if its place can be read now, else None; of AWS, what was read last."""
+        """The text if its source can be read now, else None; for AWS, the last value that was
+        read."""
         if self._value is not None:
             return self._value.get_secret_value()
         if self.env is not None:

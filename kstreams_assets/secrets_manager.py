@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kstreams_assets.aws import AwsFailure, aws_failure, aws_session
 
 _KEPT_S: Final = 300.0
-"""A value is read again after this time, so that a rotated secret reaches a long process."""
+"""A value is read again after this time, so that a long process notices a rotated secret."""
 _CONNECT_S: Final = 5
 _READ_S: Final = 10
 _ATTEMPTS: Final = 3
@@ -75,12 +75,12 @@ class AwsSecret(BaseModel):
         return self.model_copy(update={"key": None})
 
     def read(self) -> str:
-        """The value; read from AWS at most every 5 minutes in a process.
+        """Return the value; a process reads it from AWS at most every 5 minutes.
 
-        While AWS does not answer, the value that was read last is used.
+        While AWS does not answer, the last value is used.
 
         Raises:
-            AwsSecretError: The secret cannot be read, or lacks the key.
+            AwsSecretError: The secret cannot be read, or the key is missing.
         """
         whole = self._whole
         with _one_at_a_time:
@@ -91,7 +91,7 @@ class AwsSecret(BaseModel):
         return self._part_of(text)
 
     def last_read(self) -> str | None:
-        """The value that this process has read last; asks nobody."""
+        """The last value that this process has read; sends no request."""
         with _one_at_a_time:
             known = _values.get(self._whole)
         try:

@@ -1,7 +1,7 @@
-"""Everything that is configured about one application's backups: the blocks of its YAML, resolved.
+"""The settings of one application's backups: the blocks of its YAML, resolved.
 
-Each block of the YAML is one class, which its reader makes and everything else uses: the keys are
-its attributes, with their defaults and bounds.
+Each block of the YAML is one class. The reader of the YAML creates it and everything else uses it.
+The keys are its attributes, with their defaults and bounds.
 """
 
 import math
@@ -29,13 +29,13 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.store import ObjectStoreSettings, StorePath, place_at
 
 LEAST_RATE: Final = 10_000
-"""Bytes per second; a limit of next to nothing would never end."""
+"""Bytes per second; with a limit near zero an operation would never end."""
 _MIB: Final = 1024**2
 _HOUR_S: Final = 3_600
 
 
 class DeclaredGuarantee(StrEnum):
-    """What the application guarantees itself; `auto`: as its records show."""
+    """The processing guarantee of the application; `auto`: derived from its records."""
 
     AUTO = "auto"
     EXACT = "exact"
@@ -43,7 +43,7 @@ class DeclaredGuarantee(StrEnum):
 
 
 class VerifyExtent(StrEnum):
-    """How much is read back: every record, a `sample` of each partition, or `counts` alone."""
+    """How much is read back: every record, a `sample` of each partition, or only `counts`."""
 
     FULL = "full"
     SAMPLE = "sample"
@@ -51,47 +51,52 @@ class VerifyExtent(StrEnum):
 
 
 class BackupSettings(Block):
-    """How backups are written; defaults fit most applications.
+    """How backups are written; the defaults fit most applications.
 
-    Limits of bytes hold for all tasks of a process together; None: no limit.
+    Limits of bytes apply to all tasks of a process together; None: no limit.
     """
 
     windows_per_commit: ClassVar[int] = 200
     few_offsets: ClassVar[int] = 100_000
-    """Up to so many are read in the process itself, sooner than a Spark job begins."""
+    """Up to this many offsets are read in the process itself, which is faster than a Spark job."""
     read_stall_s: ClassVar[float] = 30.0
-    """How long a partition may give nothing while it is read."""
+    """How long a partition may deliver nothing while it is read."""
 
     compression: str = Field(default="zstd", description="zstd, snappy, lz4_raw, gzip or none.")
-    compression_level: int = Field(default=2, description="For zstd; above 2 buys little.")
+    compression_level: int = Field(default=2, description="For zstd; above 2 saves little.")
     commit_bytes: int = Field(
         default=4 * 1024**3,
-        description="A long backfill commits about this many bytes at a time; a window of more is"
+        description="A long backfill commits about this many bytes at a time. A larger window is"
+        " backed up in parts, each with its own commit."
         " backed up in parts, each a commit.",
     )
     part_bytes: int = Field(
         default=256 * _MIB,
         ge=1,
-        description="A part is a 25th of what is left of the window, but this many bytes at least"
+        description="A part is a 25th of the rest of the window, at least this many bytes and at"
+        " most commit_bytes. A kill costs at most one part."
         " and commit_bytes at most: what a kill costs.",
     )
     bytes_per_second: int | None = Field(
         default=None,
         ge=LEAST_RATE,
-        description="No more is fetched from all brokers together, by all tasks of a process;"
+        description="Limit of bytes per second that are fetched from all brokers together, by all"
+        " tasks of a process; counted as Kafka sends them, compressed. Recovery points are not"
+        " throttled."
         " counted as Kafka sends it, compressed. Recovery points are not throttled.",
         examples=[50_000_000],
     )
     broker_bytes_per_second: int | None = Field(
         default=None,
         ge=LEAST_RATE,
-        description="No more is fetched from each broker.",
+        description="Limit of bytes per second that are fetched from each broker.",
         examples=[10_000_000],
     )
     tasks: int | None = Field(
         default=None,
         ge=1,
-        description="How many tasks read at a time, each one partition after the other; without it"
+        description="How many tasks read at a time, each one partition after the other. Default:"
+        " as many as Spark has cores, or four in the process itself."
         " as many as Spark has cores, in the process itself four.",
         examples=[8],
     )
@@ -105,25 +110,28 @@ class BackupSettings(Block):
         default=120.0,
         ge=1,
         allow_inf_nan=False,
-        description="After the records are read, the logs are looked at for why offsets have none."
+        description="After the records are read, the logs are inspected to find out why offsets"
+        " have no record. After this time without progress in a partition, the partition is left"
+        " to the next run."
         " How long that may go without progress in a partition, before it is left to the next run.",
     )
     scan_connections: int = Field(
-        default=4, ge=1, description="How many partitions are looked at side by side then."
+        default=4, ge=1, description="How many partitions are inspected at the same time."
     )
 
 
 class RecoveryPointSettings(Block):
-    """How recovery points are taken and kept; defaults fit most applications."""
+    """How recovery points are taken and kept; the defaults fit most applications."""
 
     every_seconds: int = Field(
         default=10,
         ge=1,
-        description="How often the sensor takes a point; Dagster looks every five seconds.",
+        description="How often the sensor takes a point; Dagster checks every five seconds.",
     )
     objective_seconds: int | None = Field(
         default=None,
-        description="Recovery point objective: how old the newest point may be that can be restored"
+        description="Recovery point objective: maximum age of the newest point that can be"
+        " restored with the application's own guarantee."
         " and gives what the application itself guarantees.",
         examples=[900],
     )
@@ -131,12 +139,15 @@ class RecoveryPointSettings(Block):
         default=24.0,
         ge=0,
         allow_inf_nan=False,
-        description="For how long every point is kept; then the last of each window.",
+        description="How long every point is kept. After that, the last point of each window is"
+        " kept.",
     )
     seal_mib: int = Field(
         default=16,
         ge=0,
-        description="How much of the changelogs a point may save, so that it stays exact; counted"
+        description="How many MiB of the changelogs a point may save, so that it stays exact;"
+        " counted as stored in Kafka and uncompressed. A recorder needs a small multiple of it as"
+        " memory."
         " as stored in Kafka and uncompressed. The memory that a recorder needs is a small multiple"
         " of it.",
     )
@@ -147,7 +158,8 @@ class RecoveryPointSettings(Block):
         default=60.0,
         ge=1,
         allow_inf_nan=False,
-        description="How long before the point transactions are looked for: above the"
+        description="How long before the point transactions are searched: more than the"
+        " application's transaction timeout plus the brokers' abort scan interval."
         " application's transaction timeout plus the brokers' abort scan interval.",
     )
     other_groups: tuple[str, ...] = Field(
@@ -168,25 +180,25 @@ class RecoveryPointSettings(Block):
 
     @property
     def keep_all_s(self) -> int:
-        """For how long every point is kept, in seconds."""
+        """How long every point is kept, in seconds."""
         return round(self.keep_all_hours * _HOUR_S)
 
     @property
     def seal_bytes(self) -> int:
-        """How much of the changelogs a point of the sensor may save to be sealed."""
+        """How many bytes of the changelogs a point of the sensor may save to be sealed."""
         return self.seal_mib * _MIB
 
     @property
     def closing_seal_bytes(self) -> int:
-        """What the point at the end of a backup run may save."""
+        """How many bytes the point at the end of a backup run may save."""
         return self.closing_seal_mib * _MIB
 
 
 @dataclass(frozen=True, slots=True)
 class KeepLine:
-    """One line of a policy: the last restorable point of each period, for `for_s` seconds.
+    """One line of a policy: the last restorable point of each period is kept for `for_s` seconds.
 
-    `name` is that of the line (hourly, daily, weekly, monthly, yearly).
+    `name` is the name of the line (hourly, daily, weekly, monthly, yearly).
     """
 
     name: str
@@ -194,7 +206,7 @@ class KeepLine:
 
 
 class KeptLogs(StrEnum):
-    """What stays of inputs and outputs below the oldest kept point."""
+    """The records of inputs and outputs below the oldest kept point that are kept."""
 
     NEEDED = "needed"
     WHOLE = "whole"
@@ -216,30 +228,31 @@ def _seconds_of(text: str) -> int:
     found = re.fullmatch(r"(\d+) *([a-z]+)", text.strip())
     if found is not None and found[2] == "m":
         raise refused(
-            f" is {text!r}: m may mean minutes or months.",
-            f"Give {found[1]}min or {found[1]}mo (months of 31 days; earlier releases took m for"
+            f" is {text!r}: m could mean minutes or months.",
+            f"Give {found[1]}min or {found[1]}mo (months of 31 days; earlier releases read m as"
             " months).",
         )
     if found is None or found[2] not in _UNITS_S:
         raise refused(
             f" is {text!r}.",
-            "Give a number and a unit: min, h, d, w, mo (31 days) or y, as 36h or 90d.",
+            "Give a number and a unit: min, h, d, w, mo (31 days) or y, for example 36h or 90d.",
         )
     return int(found[1]) * _UNITS_S[found[2]]
 
 
 class KeepSettings(Block):
-    """What `kstreams-assets expire` keeps; times as 90min, 36h, 7d, 4w, 6mo or 2y, not in m.
+    """The points that `kstreams-assets expire` keeps; times as 90min, 36h, 7d, 4w, 6mo or 2y, not
+    in m.
 
-    Where no point of a period restores exactly, the best there is stays.
+    If no point of a period restores exactly, the best one is kept.
     """
 
     all: str = Field(
-        default="2d", description="For how long every recovery point is kept.", examples=["2d"]
+        default="2d", description="How long every recovery point is kept.", examples=["2d"]
     )
     hourly: str | None = Field(
         default=None,
-        description="For how long the last restorable point of each hour is kept.",
+        description="How long the last restorable point of each hour is kept.",
         examples=["7d"],
     )
     daily: str | None = Field(
@@ -253,16 +266,18 @@ class KeepSettings(Block):
     minimum: int = Field(
         default=3,
         ge=1,
-        description="So many points that restore exactly stay, however old they are.",
+        description="At least this many exactly restorable points are kept, regardless of their"
+        " age.",
     )
     logs: KeptLogs = Field(
         default=KeptLogs.NEEDED,
-        description="needed: of inputs and outputs what the application needs to go on from the"
-        " oldest kept point; whole: what Kafka held of them then, for rebuilds from the inputs.",
+        description="needed: of inputs and outputs, the records that the application needs to"
+        " continue from the oldest kept point; whole: all records that Kafka had at that time, for"
+        " rebuilds from the inputs.",
     )
     every: CronText | None = Field(
         default=None,
-        description="Cron schedule of expire (UTC); without it, it is run by hand.",
+        description="Cron schedule of expire (UTC); without it, you run expire by hand.",
         examples=["30 2 * * *"],
     )
 
@@ -275,30 +290,32 @@ class KeepSettings(Block):
 
     @property
     def all_s(self) -> int:
-        """For how long every point is kept, in seconds."""
+        """How long every point is kept, in seconds."""
         return _seconds_of(self.all)
 
     @property
     def lines(self) -> tuple[KeepLine, ...]:
-        """The lines that are given, from hours to years."""
+        """The configured lines, from hours to years."""
         given = ((name, getattr(self, name)) for name in _LINES)
         return tuple(KeepLine(name, _seconds_of(text)) for name, text in given if text is not None)
 
     @property
     def keeps_whole_logs(self) -> bool:
-        """Whether inputs and outputs stay as Kafka held them at the oldest kept point."""
+        """Whether inputs and outputs are kept as Kafka had them at the oldest kept point."""
         return self.logs is KeptLogs.WHOLE
 
 
 COMMAND_TIMEOUT_S: Final = 300.0
-"""Seconds that a command before or after a restore may take."""
+"""Time limit in seconds of a command before or after a restore."""
 
 
-_NO_COMMAND: Final = "Write it as for a shell, as kubectl scale deployment/orders --replicas=0."
+_NO_COMMAND: Final = (
+    "Write program and arguments, for example kubectl scale deployment/orders --replicas=0."
+)
 
 
 def _command_problem(command: str | None) -> str | None:
-    """Why a command cannot be run, to continue its name."""
+    """The reason why a command cannot be run, to be appended to its name."""
     try:
         return None if command is None or shlex.split(command) else " has no program."
     except ValueError as error:
@@ -322,26 +339,27 @@ class CommandSettings(Block):
 
     before_command: str | None = Field(
         default=None,
-        description="A command that stops the application before a restore to this target, as"
-        " --before-command, which wins: program and arguments, no shell, no secrets. Restores to"
-        " another cluster, or under another application id, do not run it.",
+        description="A command that stops the application before a restore to this target, like"
+        " --before-command, which takes precedence: program and arguments, no shell, no secrets."
+        " Restores to another cluster, or under another application id, do not run it.",
         examples=["kubectl scale deployment/orders --replicas=0"],
     )
     after_command: str | None = Field(
         default=None,
-        description="A command that starts it once its group offsets are committed, as"
-        " --after-command, which wins.",
+        description="A command that starts the application after its group offsets are committed,"
+        " like --after-command, which takes precedence.",
         examples=["kubectl scale deployment/orders --replicas=3"],
     )
     command_timeout_seconds: Seconds = Field(
         default=COMMAND_TIMEOUT_S,
-        description="How long each of these commands may take, and the group's members to leave.",
+        description="Time limit of each of these commands, and of the wait until the group's"
+        " members have left.",
     )
     pass_on: tuple[str, ...] = Field(
         default=(),
         description="Names of variables that these commands get from the environment of the"
-        " restore, besides PATH, HOME, USER, LOGNAME, LANG, LC_ALL, TZ, TMPDIR, JAVA_HOME, the"
-        " address of Kubernetes and KUBECONFIG.",
+        " restore, in addition to PATH, HOME, USER, LOGNAME, LANG, LC_ALL, TZ, TMPDIR, JAVA_HOME,"
+        " the address of Kubernetes and KUBECONFIG.",
         examples=[["AWS_PROFILE"]],
     )
 
@@ -370,8 +388,9 @@ class TargetSettings(CommandSettings):
     )
     prefix: str = Field(
         default="",
-        description="Goes before the names of topics and before the application id on this target."
-        " {window} is the window that is restored: restores of several windows are side by side.",
+        description="Prefix of topic names and of the application id on this target. {window} is"
+        " the key of the restored window: with it, restores of several windows can be compared on"
+        " one cluster.",
         examples=["{window}."],
     )
 
@@ -380,7 +399,8 @@ class TargetSettings(CommandSettings):
     def _check_prefix(cls, prefix: str) -> str:
         if re.fullmatch(r"[A-Za-z0-9._-]*", prefix.replace(WINDOW_IN_PREFIX, "")) is None:
             raise refused(
-                f" is {prefix!r}.", "Give letters, digits, '.', '_', '-' and {window}, as {window}."
+                f" is {prefix!r}.",
+                "Give letters, digits, '.', '_', '-' and {window}, for example {window}.",
             )
         return prefix
 
@@ -388,22 +408,22 @@ class TargetSettings(CommandSettings):
     def _check_local(self) -> Self:
         if self.connection is None and (self.before_command or self.after_command):
             raise refused(
-                " has a command and no connection.",
-                "Leave the command out: no application runs on a throwaway cluster.",
+                " has a command but no connection.",
+                "Remove the command: no application runs on a throwaway cluster.",
             )
         return self
 
     @property
     def is_per_window(self) -> bool:
-        """Whether each window has topics and a group of its own there."""
+        """Whether each window has its own topics and group on this target."""
         return WINDOW_IN_PREFIX in self.prefix
 
     def prefix_of(self, window: str) -> str:
-        """The prefix for a window, by its key, in characters that names of topics may have."""
+        """The prefix for a window, by its key, in characters that topic names may contain."""
         return self.prefix.replace(WINDOW_IN_PREFIX, re.sub(r"[^A-Za-z0-9._-]", "-", window))
 
     def may_be_group(self, group: str, application_id: str) -> bool:
-        """Whether restores to this target may have this group, by its prefix."""
+        """Whether restores to this target may use this group, by its prefix."""
         any_window = re.escape(self.prefix).replace(re.escape(WINDOW_IN_PREFIX), "[A-Za-z0-9._-]+")
         return re.fullmatch(any_window + re.escape(application_id), group) is not None
 
@@ -419,27 +439,27 @@ _TargetOrName = Annotated[
 
 
 class RestoreSettings(CommandSettings):
-    """Where to and how restores go; defaults fit most applications.
+    """How restores run, and to which target; the defaults fit most applications.
 
-    The commands are those of restores to the cluster in `target`.
+    The commands apply to restores to the cluster in `target`.
     """
 
     target: Annotated[_TargetOrName | None, LOCATED] = Field(
         default=None,
-        description="Where restores go that name no target: the name of one of `targets`, or a"
-        " cluster in the form of `connection`, which is the target `default`. Without it, the only"
-        " one of `targets`.",
+        description="Default target of restores: the name of one of `targets`, or a cluster in the"
+        " form of `connection`, which becomes the target `default`. Without it, the default is the"
+        " only one of `targets`.",
         examples=["dr"],
     )
     compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = Field(
         default="none",
-        description="Of the producer: none, lz4, zstd, snappy or gzip; none is fastest on a fast"
-        " network.",
+        description="Compression of the producer: none, lz4, zstd, snappy or gzip; none is fastest"
+        " on a fast network.",
     )
     verify: VerifyExtent = Field(
         default=VerifyExtent.FULL,
-        description="What is read back and compared: every record, a sample of each partition, or"
-        " counts alone.",
+        description="Which records are read back and compared: every record, a sample of each"
+        " partition, or only counts.",
     )
     delivery_timeout_seconds: float = Field(
         default=120.0,
@@ -456,21 +476,21 @@ class RestoreSettings(CommandSettings):
     bytes_per_second: int | None = Field(
         default=None,
         ge=LEAST_RATE,
-        description="No more is produced to and read back from all brokers together, by all tasks"
-        " of a process; completeness rules on the target count too.",
+        description="Limit of bytes per second that are produced to and read back from all brokers"
+        " together, by all tasks of a process; completeness rules on the target count, too.",
         examples=[50_000_000],
     )
     broker_bytes_per_second: int | None = Field(
         default=None,
         ge=LEAST_RATE,
-        description="No more is produced to and read back from each broker; what brokers copy"
-        " among themselves is not counted.",
+        description="Limit of bytes per second that are produced to and read back from each"
+        " broker; replication among brokers is not counted.",
         examples=[10_000_000],
     )
     tasks: int | None = Field(
         default=None,
         ge=1,
-        description="How many tasks write, and then read back, at a time; without it as many as"
+        description="How many tasks write, and then read back, at a time. Default: as many as"
         " Spark has cores.",
         examples=[8],
     )
@@ -480,9 +500,9 @@ _EVERY: Final = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
 
 
 class WindowSchedule(Block):
-    """How wall-clock time is cut into windows.
+    """How wall-clock time is divided into windows.
 
-    Windows of under a day are in UTC, since a local hour may come twice.
+    Windows shorter than a day are in UTC, because a local hour may occur twice.
     """
 
     period: str = Field(
@@ -492,8 +512,8 @@ class WindowSchedule(Block):
     )
     start: str | None = Field(
         default=None,
-        description="The first window: a date, or a date and time (never move it later). Without"
-        " it, the window in which the application was first seen.",
+        description="The first window: a date, or a date and time (never move it later). Default:"
+        " the window in which the application was first seen.",
         examples=["2026-11-01", "2026-11-01-13:30"],
     )
     timezone: str = Field(default="UTC", description="Only for windows of a day or more.")
@@ -504,7 +524,7 @@ class WindowSchedule(Block):
         """Windows of a `minute`, an `hour`, a `day`, or of any cron schedule.
 
         Raises:
-            ConfigurationError: The period is neither, or a time zone is given for short windows.
+            ConfigurationError: The period is invalid, or a time zone is given for short windows.
         """
         return cls.model_validate({"every": period, "start": start, "timezone": timezone})
 
@@ -517,14 +537,15 @@ class WindowSchedule(Block):
             )
         if self.timezone != "UTC" and not self.is_daily:
             raise ConfigurationError(
-                f"windows.timezone is {self.timezone!r} for windows of under a day ({self.cron}).",
-                remedy="Leave the time zone out: in a local one an hour can come twice.",
+                f"windows.timezone is {self.timezone!r} for windows shorter than a day"
+                f" ({self.cron}).",
+                remedy="Remove the time zone: in a local one an hour can occur twice.",
             )
         return self
 
     @property
     def cron(self) -> str:
-        """When windows begin and end."""
+        """The cron schedule on which windows start and end."""
         return _EVERY.get(self.period, self.period)
 
     @property
@@ -534,7 +555,7 @@ class WindowSchedule(Block):
         return minute.isdigit() and hour.isdigit()
 
     def seen_since(self, first_seen_ms: Callable[[], int | None]) -> Self:
-        """The same, whose first window without `start` is that of these epoch milliseconds."""
+        """A copy whose first window, without `start`, contains this time (epoch milliseconds)."""
         schedule = self.model_copy()
         schedule._first_seen_ms = first_seen_ms  # noqa: SLF001 (its own class)
         return schedule
@@ -545,8 +566,8 @@ class WindowSchedule(Block):
 
 
 PLACEHOLDERS: Final = {
-    "client_properties": "a file with bootstrap.servers, the password and all else a Kafka client"
-    " of the drill's cluster needs, as Java properties",
+    "client_properties": "a file with bootstrap.servers, the password and all other settings of a"
+    " Kafka client of the drill's cluster, as Java properties",
     "bootstrap_servers": "host:port of the drill's cluster",
     "sasl_jaas_config": "the cluster's sasl.jaas.config, in environment only; security.protocol is"
     " SASL_PLAINTEXT, sasl.mechanism PLAIN",
@@ -554,65 +575,69 @@ PLACEHOLDERS: Final = {
     "state_dir": "an empty folder for state.dir",
     "python": "the Python that runs the drill",
 }
-"""What stands in braces in a command or an environment of a drill, and what it becomes."""
+"""The placeholders in commands and environments of drills, and their values."""
 PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_]+)\}")
 _CLUSTER: Final = ("bootstrap_servers", "client_properties")
 _PASSWORD: Final = ("client_properties", "sasl_jaas_config")
 
 
 class DrillSettings(Block):
-    """How restore drills of the application go.
+    """How restore drills of the application run.
 
-    The application starts on the drill's cluster, where each topic's name is as it was. The cluster
-    listens with a password, which the file `{client_properties}` holds, unless `open_cluster` is
-    set.
+    The application starts on the drill's cluster, where all topics have their original names.
+    Unless `open_cluster` is set, the cluster requires a password; the file `{client_properties}`
+    contains it.
     """
 
     command: tuple[str, ...] = Field(
         default=(),
         description="Program and arguments that start the application in a drill;"
-        " {client_properties} (a file with bootstrap.servers, the password and all else a client of"
-        " the drill's cluster needs), {bootstrap_servers}, {application_id}, {state_dir} and"
-        " {python} are filled in.",
+        " {client_properties} (a file with bootstrap.servers, the password and all other settings"
+        " of a client of the drill's cluster), {bootstrap_servers}, {application_id}, {state_dir}"
+        " and {python} are replaced.",
         examples=[["java", "-jar", "shop.jar", "--properties", "{client_properties}"]],
     )
     environment: dict[str, str] = Field(
         default={},
-        description="Environment of the application; the same is filled in, and"
+        description="Environment of the application; the same placeholders are replaced, and"
         " {sasl_jaas_config} (with security.protocol SASL_PLAINTEXT and sasl.mechanism PLAIN).",
     )
     pass_on: tuple[str, ...] = Field(
         default=(),
-        description="Names of variables that the application gets from the drill's own environment,"
-        " besides PATH, HOME, USER, LOGNAME, LANG, LC_ALL, TZ, TMPDIR and JAVA_HOME.",
+        description="Names of variables that the application gets from the drill's own"
+        " environment, in addition to PATH, HOME, USER, LOGNAME, LANG, LC_ALL, TZ, TMPDIR and"
+        " JAVA_HOME.",
         examples=[["KEYSTORE_PASSWORD"]],
     )
     working_directory: str | None = Field(
-        default=None, description="Where it runs, relative to this file; without it, as the drill."
+        default=None,
+        description="Where it runs, relative to this file; by default where the drill runs.",
     )
     open_cluster: bool = Field(
         default=False,
-        description="The drill's cluster listens without a password, for an application that cannot"
-        " take one. Every user of the machine can read the restored records during the drill.",
+        description="The drill's cluster accepts clients without a password, for an application"
+        " that cannot use one. Every user of the machine can read the restored records during the"
+        " drill.",
     )
     running_line: str = Field(
         default=r"State transition from REBALANCING to RUNNING",
-        description="Regular expression of the line by which the application says it is RUNNING.",
+        description="Regular expression of the log line in which the application reports RUNNING.",
     )
     start_timeout_seconds: Seconds = Field(
-        default=300.0, description="How long it may take until it is RUNNING, its stores restored."
+        default=300.0, description="Time limit until it is RUNNING with restored stores."
     )
     catch_up_timeout_seconds: Seconds = Field(
-        default=900.0, description="How long it may take from there until its lag is zero."
+        default=900.0, description="Time limit from then until its lag is zero."
     )
     objective_seconds: Seconds | None = Field(
         default=None,
-        description="Recovery time objective: from the begin of the restore to caught up.",
+        description="Recovery time objective: from the start of the restore until the application"
+        " has caught up.",
         examples=[900],
     )
     every: CronText | None = Field(
         default=None,
-        description="Cron schedule of drills (UTC); without it, drills are started by hand.",
+        description="Cron schedule of drills (UTC); without it, you start drills by hand.",
         examples=["0 4 * * 0"],
     )
 
@@ -623,7 +648,7 @@ class DrillSettings(Block):
             re.compile(pattern)
         except re.error as error:
             raise refused(
-                f" is {pattern!r}: {error}.", "Give a regular expression of Python."
+                f" is {pattern!r}: {error}.", "Give a Python regular expression."
             ) from None
         return pattern
 
@@ -632,8 +657,8 @@ class DrillSettings(Block):
         if not self.command:
             if self.every is not None:
                 raise refused(
-                    ".every is given, but no drill.command.",
-                    "Give drill.command: program and arguments that start the application.",
+                    ".every is set, but drill.command is missing.",
+                    "Set drill.command: program and arguments that start the application.",
                 )
             return self
         used = {*_used((*self.command, *self.environment.values()))}
@@ -641,12 +666,13 @@ class DrillSettings(Block):
         if unknown:
             known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
             raise refused(
-                f".command has {{{unknown[0]}}}, which is not known.", f"Known are {known}."
+                f".command has the unknown placeholder {{{unknown[0]}}}.",
+                f"Known placeholders: {known}.",
             )
         if "sasl_jaas_config" in _used(self.command):
             raise refused(
                 ".command has {sasl_jaas_config}: every user of the machine could read it.",
-                "Hand it over in drill.environment, or use {client_properties}.",
+                "Pass it in drill.environment, or use {client_properties}.",
             )
         _require_one(("state_dir",), used, "or it may find old state")
         _require_one(_CLUSTER, used, "or it would start on its own cluster")
@@ -654,14 +680,14 @@ class DrillSettings(Block):
             _require_one(
                 _PASSWORD,
                 used,
-                "whose cluster listens with a password. Where it cannot take one, set"
-                " drill.open_cluster: any user of this machine can then read the restored records"
-                " while the drill runs",
+                "whose cluster requires a password. If it cannot use one, set drill.open_cluster:"
+                " any user of this machine can then read the restored records while the drill"
+                " runs",
             )
         return self
 
     def in_folder(self, folder: Path) -> Self:
-        """The same, of a YAML in this folder."""
+        """A copy for a YAML in this folder."""
         if self.working_directory is None:
             return self
         directory = (folder / expanded(self.working_directory)).resolve()
@@ -676,8 +702,8 @@ def _require_one(names: tuple[str, ...], used: set[str], why: str) -> None:
     if used.isdisjoint(names):
         texts = " or ".join(f"{{{name}}}" for name in names)
         raise refused(
-            f": neither drill.command nor drill.environment has {texts}.",
-            f"Hand it to the application, {why}.",
+            f": neither drill.command nor drill.environment contains {texts}.",
+            f"Pass it to the application, {why}.",
         )
 
 
@@ -691,19 +717,19 @@ class SecondCopySettings(Block):
     )
     every: CronText | None = Field(
         default=None,
-        description="When it is brought up to date by a schedule, as cron, in UTC.",
+        description="Cron schedule (UTC) of updates of the copy.",
         examples=["15 * * * *"],
     )
     bytes_per_second: int | None = Field(
         default=None,
         ge=LEAST_RATE,
-        description="No more is copied per second.",
+        description="Limit of bytes per second that are copied.",
         examples=[20_000_000],
     )
     object_store: Annotated[ObjectStoreSettings | None, LOCATED] = Field(
         default=None,
-        description="How the store of the copy is reached, with another profile for instance;"
-        " null: as that of the warehouse.",
+        description="Connection settings of the copy's store, for example another profile; null:"
+        " those of the warehouse.",
     )
 
     @model_validator(mode="after")
@@ -713,53 +739,53 @@ class SecondCopySettings(Block):
         return self
 
     def beside(self, of_warehouse: ObjectStoreSettings) -> Self:
-        """The same, of a warehouse whose store is reached so; raises ConfigurationError."""
+        """A copy for a warehouse whose store has these settings; raises ConfigurationError."""
         copy = self.model_copy(update={"object_store": self.object_store or of_warehouse})
-        _ = copy.place  # which refuses paths that libraries read differently
+        _ = copy.place  # refuses paths that libraries read differently
         return copy
 
     @property
     def place(self) -> StorePath | None:
-        """Where it is; None without a copy."""
+        """Where the copy is; None without a copy."""
         return None if self.to is None else place_at(self.to, self.object_store)
 
 
 class VerifySettings(Block):
-    """When it is looked whether all that the warehouse holds is as it was written."""
+    """When a schedule checks the warehouse for missing or altered files."""
 
     every: CronText | None = Field(
         default=None,
-        description="Cron schedule (UTC) of quick looks, or with `sample` of those that read a"
+        description="Cron schedule (UTC) of quick checks, or with `sample` of checks that read a"
         " share of the files.",
         examples=["0 4 * * *"],
     )
     full_every: CronText | None = Field(
         default=None,
-        description="Cron schedule (UTC) of looks that read every file.",
+        description="Cron schedule (UTC) of checks that read every file.",
         examples=["0 5 * * 0"],
     )
     sample: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the files that a look of `every` reads, those not read for longest;"
-        " 0 for a quick look.",
+        description="Share of the files that a check of `every` reads, those read longest ago"
+        " first; 0 for a quick check.",
         examples=[0.1],
     )
     bytes_per_second: int | None = Field(
         default=None,
         ge=LEAST_RATE,
-        description="Read files no faster than this; without it, as fast as it goes.",
+        description="Limit of bytes per second that are read from files; without it, no limit.",
     )
 
 
 WAREHOUSE_STORE: Final = "warehouse_store"
-"""Key of the resource by which Dagster's assets reach the object store of a warehouse."""
+"""Key of the resource through which Dagster's assets access the object store of a warehouse."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSettings:
-    """One application: what it is, where it runs, what of it is backed up, when and where to."""
+    """One application: its topology and connection, which topics are backed up, when and where."""
 
     application: StreamsApplication
     topics: tuple[AppTopic, ...]
@@ -770,20 +796,20 @@ class ApplicationSettings:
     backup: BackupSettings = field(default_factory=BackupSettings)
     recovery_points: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
     guarantee: DeclaredGuarantee = DeclaredGuarantee.AUTO
-    """What is asked of recovery points, see `RecoveryPointTable.yardstick`."""
+    """The required guarantee of recovery points, see `RecoveryPointTable.yardstick`."""
     keep: KeepSettings | None = None
-    """What `expire` keeps; None: everything."""
+    """The policy of `expire`; None keeps everything."""
     restore: RestoreSettings = field(default_factory=RestoreSettings)
     targets: Mapping[str, TargetSettings] = field(default_factory=dict)
     """The targets of restores by name, without the one in `restore.target`."""
     store_formats: Mapping[str, StoreFormat] = field(default_factory=dict)
-    """How stores are read, by name, for those of which the user says something."""
+    """The formats of stores that the user declares, by store name."""
     without_ktable: frozenset[str] = frozenset()
-    """Stores of which no tables are made."""
+    """Stores without tables."""
     topic_formats: Mapping[str, TopicFormat] = field(default_factory=dict)
-    """How records of topics are read, by topic, for those of which the user says something."""
+    """The formats of topics whose records the user describes, by topic."""
     completeness: tuple[CompletenessRule, ...] = ()
-    """The rules by which the business knows that nothing is lost."""
+    """The user's rules that detect lost records."""
     recomputed: tuple[Recomputation, ...] = ()
     """Stores that are recomputed from their inputs and compared."""
     governance: Governance = field(default_factory=Governance)
@@ -793,7 +819,7 @@ class ApplicationSettings:
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False
-    """Whether the sensors (recovery points, backups, follow-up) are on from the start."""
+    """Whether the sensors (recovery points, backups, follow-up) run from the start."""
     object_store_resource: str = WAREHOUSE_STORE
     """Key of the `S3Resource` of the warehouse in Dagster."""
     owners: tuple[str, ...] = ()
@@ -817,14 +843,14 @@ class ApplicationSettings:
 
     @property
     def default_target(self) -> str | None:
-        """Name of the target of restores that name none; None where none is declared as such."""
+        """Name of the target of restores that name none; None if no target is the default."""
         if self.restore.target is None:
             return next(iter(self.targets)) if len(self.targets) == 1 else None
         return self.restore.target if isinstance(self.restore.target, str) else DEFAULT_TARGET
 
     @property
     def throttle_of_restores(self) -> Throttle | None:
-        """What everything pays into that is moved for a restore; None without a limit."""
+        """The byte limit of everything that a restore moves; None without a limit."""
         restore = self.restore
         return throttle(
             f"restore {self.application_id}",

@@ -1,4 +1,4 @@
-"""Texts that every layer shows: moments, lengths of time, names within Markdown."""
+"""Texts that every layer shows: timestamps, durations, names within Markdown."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ def plain(text: str) -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown; cells are Markdown already."""
+    """A Markdown table; cells are Markdown already."""
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)
@@ -31,7 +31,7 @@ def iso_time(epoch_ms: int) -> str:
 
 
 def duration(length_ms: int) -> str:
-    """A length of time in words: its two largest units, such as `2 h 5 min`."""
+    """A duration in words: its two largest units, such as `2 h 5 min`."""
     seconds = max(0, length_ms) // 1000
     parts = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
@@ -42,7 +42,7 @@ def duration(length_ms: int) -> str:
 
 
 def few(items: Iterable[object], most: int = 3, by: str = ", ") -> str:
-    """The first items, and how many more there are: `a, b, c and 2 more`."""
+    """The first items, and the number of further ones: `a, b, c and 2 more`."""
     texts = [*map(str, items)]
     more = f"{by.rstrip(' ,')} and {len(texts) - most} more" if len(texts) > most else ""
     return by.join(texts[:most]) + more

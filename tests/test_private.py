@@ -61,7 +61,7 @@ PREPARED = [
     pytest.param(_of_another_user, r"belongs to another user \(uid 65534\)", id="another user's"),
     pytest.param(_open, r"is open to other users \(mode 0755\)", id="open"),
     pytest.param(_link, "is a symbolic link", id="a link"),
-    pytest.param(_file, "is no folder", id="a file"),
+    pytest.param(_file, "is not a folder", id="a file"),
 ]
 
 

@@ -36,7 +36,7 @@ def test_periods_that_are_none(every: str) -> None:
 
 @pytest.mark.parametrize("every", ["minute", "hour", "0 */6 * * *", "0 8,20 * * *"])
 def test_a_time_zone_is_for_windows_of_a_day_or_more(every: str) -> None:
-    with pytest.raises(ConfigurationError, match="an hour can come twice"):
+    with pytest.raises(ConfigurationError, match="an hour can occur twice"):
         WindowSchedule.every(every, start="2026-11-01", timezone="Europe/Berlin")
 
 

@@ -159,7 +159,7 @@ class TestErrors:
             ),
             (["targets: {'a b': {}}"], ["line 13", "'a b' is not the name of a target"]),
             (["targets: {dr: {prefix: 'a b'}}"], ["line 13: targets.dr.prefix is 'a b'."]),
-            (["targets: {dr: {before_command: ls}}"], ["targets.dr has a command and no conn"]),
+            (["targets: {dr: {before_command: ls}}"], ["targets.dr has a command but no conn"]),
             (["targets: {dr: {conection: {}}}"], ["targets.dr.conection: unknown key (near: conn"]),
             (["governance:", "  objective: 3"], ["line 14, governance.objective: unknown key"]),
             (["completeness:", "- name: a", "  sqll: SELECT 1"], ["line 15", "(near: sql)"]),

@@ -421,7 +421,9 @@ def test_a_policy_in_m_is_refused() -> None:
     with pytest.raises(ConfigurationError) as found:
         application_model(attributes(keep={"daily": "30m"}))
     _is_helpful(
-        str(found.value), "keep.daily is '30m': m may mean minutes or months", "Give 30min or 30mo"
+        str(found.value),
+        "keep.daily is '30m': m could mean minutes or months",
+        "Give 30min or 30mo",
     )
 
 

@@ -128,7 +128,7 @@ def test_a_stored_map_that_was_changed(table: OffsetMapsTable, tmp_path: Path) -
         table.load("r1")
     # One of an earlier release has no digest; then only what contradicts itself is noticed.
     forge_column(tmp_path / "offset_maps", "digest", lambda found: [None] * len(found))
-    with pytest.raises(OffsetMapError, match="further in the target") as caught:
+    with pytest.raises(OffsetMapError, match="later in the target") as caught:
         table.load("r1")
     error = caught.value
     assert (error.partition, error.source_offset, error.target_offset) == ("orders-7", 9, 2)

@@ -64,7 +64,7 @@ def test_an_unmounted_disk(tmp_path: Path) -> None:
     share.mkdir()
     written = str(share).replace(" ", "\\040")
     fstab.write_text(f"# a comment\nUUID=1 / ext4 defaults 0 1\nserver:/x {written} nfs\n")
-    with pytest.raises(WarehouseError, match=r"is to be mounted .*Mount it"):
+    with pytest.raises(WarehouseError, match=r"should be mounted .*Mount it"):
         Warehouse(share / "warehouse").make(fstab=fstab)
     assert not list(share.iterdir())
     Warehouse(tmp_path / "elsewhere").make(fstab=fstab)

@@ -154,9 +154,9 @@ def test_no_record_at_all() -> None:
         ([(0, 0, 2), (5, 7, -1)], 9, (5, 7), "no record"),
         ([(-1, 0, 2)], 9, (-1, 0), "negative"),
         ([(0, -2, 2)], 9, (0, -2), "negative"),
-        ([(0, 0, 3), (2, 5, 1)], 9, (2, 5), "further in the source"),
-        ([(5, 0, 1), (2, 5, 1)], 9, (2, 5), "further in the source"),
-        ([(0, 0, 3), (5, 2, 1)], 9, (5, 2), "further in the target"),
+        ([(0, 0, 3), (2, 5, 1)], 9, (2, 5), "later in the source"),
+        ([(5, 0, 1), (2, 5, 1)], 9, (2, 5), "later in the source"),
+        ([(0, 0, 3), (5, 2, 1)], 9, (5, 2), "later in the target"),
         ([(0, 0, 1), (4, 4, 2)], 5, (4, 4), "ends at 5"),
     ],
 )
@@ -199,7 +199,7 @@ def test_offsets_without_their_counterpart() -> None:
     ("later", "at", "reason"),
     [
         (OffsetRun(12, 103, 4), (12, 103), "two target offsets"),  # 12 went to 102 at first
-        (OffsetRun(15, 104, 1), (15, 104), "further in the target"),  # 104 holds 14
+        (OffsetRun(15, 104, 1), (15, 104), "later in the target"),  # 104 holds 14
         (OffsetRun(11, 101, 1), None, ""),
     ],
 )
