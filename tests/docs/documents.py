@@ -30,7 +30,7 @@ def documents() -> list[Path]:
     """Every document for users."""
     return [
         CHECKOUT / "README.md",
-        CHECKOUT / "CHANGELOG.md",
+        *(CHECKOUT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
         *sorted((CHECKOUT / "docs").rglob("*.md")),
     ]
 

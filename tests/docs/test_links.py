@@ -1,13 +1,10 @@
-"""Links, commands and examples of the documents hold."""
+"""Links and examples of the documents hold."""
 
 import re
-import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -16,7 +13,6 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from kstreams_assets.app_file.model import ApplicationModel
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.cli.main import cli
 from kstreams_assets.model.recordings import LedgerEntry
 from kstreams_assets.model.snapshot import Snapshot
 from kstreams_assets.orchestration.component import build_application_definitions
@@ -29,7 +25,6 @@ from tests.docs.documents import (
     blocks,
     documents,
     links,
-    parse_command,
     prose,
 )
 
@@ -76,38 +71,6 @@ def test_every_document_is_linked_from_the_readme_or_the_index() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(documents()[0].read_text(encoding="utf-8").splitlines()) <= 120
-
-
-def _commands() -> Iterator[tuple[str, str]]:
-    for block in blocks("bash", "cron", "ini", "sh", ""):
-        for found in _PROGRAM.findall(block.text.replace("\\\n", " ")):
-            yield str(block.file.relative_to(CHECKOUT)), found.strip()
-
-
-@pytest.mark.parametrize(("file", "line"), list(_commands()))
-def test_commands_parse(file: str, line: str, folder: Path) -> None:
-    parse_command(cli, shlex.split(line))
-
-
-def test_a_wrong_command_would_not_parse(folder: Path) -> None:
-    for wrong in ("restore", "backup --app a.yaml --windows x", "backup", "discover --topology no"):
-        with pytest.raises(click.ClickException):
-            parse_command(cli, shlex.split(wrong))
-
-
-@pytest.mark.parametrize("file", documents(), ids=lambda f: str(f.relative_to(CHECKOUT)))
-def test_commands_and_options_named_in_prose_exist(file: Path) -> None:
-    for span in re.findall(r"`([^`\n]+)`", prose(file)):
-        if (match := _PROGRAM.fullmatch(span)) is None:
-            continue
-        command: click.Command = cli.with_all()
-        for word in re.split(r"[ \t]+", match[1].strip()):
-            if isinstance(command, click.Group):
-                assert word in command.commands, span
-                command = command.commands[word]
-            elif word.startswith("-"):
-                known = {option for p in command.params for option in p.opts}
-                assert word in known, span
 
 
 def _attributes(block: Block) -> dict[str, Any]:
