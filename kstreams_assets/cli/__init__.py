@@ -1,1 +1,1 @@
-"""The command line: the same YAML as in Dagster, for cron jobs and scripts."""
+"""The command line, for cron jobs and scripts; it reads the same YAML as Dagster."""

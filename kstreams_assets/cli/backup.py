@@ -1,4 +1,4 @@
-"""`kstreams-assets backup`: back up all due windows, or the given ones, in one process."""
+"""`kstreams-assets backup`: back up all due windows or selected ones."""
 
 import contextlib
 import sys
@@ -116,8 +116,8 @@ def _topics(settings: ApplicationSettings, names: Sequence[str]) -> tuple[AppTop
 
 
 def _due(settings: ApplicationSettings, topics: Sequence[AppTopic]) -> list[Window]:
-    wanted = {topic.name for topic in topics}
-    return [s.window for s in window_statuses(settings) if s.missing & wanted]
+    selected = {topic.name for topic in topics}
+    return [s.window for s in window_statuses(settings) if s.missing & selected]
 
 
 def _estimate(
@@ -127,7 +127,7 @@ def _estimate(
     *,
     as_json: bool,
 ) -> None:
-    """Show what a backup would read; writes nothing."""
+    """Show how much a backup would read, without writing anything."""
     found = Estimate(settings.application_id)
     if windows:
         with spark_run() as run:
@@ -163,7 +163,7 @@ def _run(
 def _left_behind(
     settings: ApplicationSettings, reported: contextlib.ExitStack
 ) -> dict[str, list[WindowReport]]:
-    """Windows of commands that ended before they could show them, by run."""
+    """Return windows of earlier runs that ended before they reported them, by run."""
     marks = ReportMarks(settings.warehouse, settings.application_id)
     ledger = Repository.open(settings).ledger
     return {

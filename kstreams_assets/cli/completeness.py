@@ -1,4 +1,4 @@
-"""`kstreams-assets completeness`: evaluate completeness rules, and list how they came out."""
+"""`kstreams-assets completeness`: evaluate completeness rules and list results."""
 
 import logging
 import sys
@@ -186,7 +186,7 @@ def _newest(settings: ApplicationSettings) -> Window | None:
 
 
 def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
-    """The newest point, complete at a time, that backups cover, whatever it guarantees."""
+    """Return the newest covered point that was complete at a time, with any guarantee."""
     points = Repository.open(settings).points
     coverage = Repository.open(settings).reading(settings)
 
@@ -230,7 +230,7 @@ def _report(settings: ApplicationSettings, results: Sequence[RuleResult], *, as_
 
 
 def print_results(title: str, results: Sequence[RuleResult]) -> None:
-    """A table of the rules, the rows in violation of each, and on standard error what to do."""
+    """Print results and rows in violation; print problems and remedies to standard error."""
     print_table(
         title,
         *RULE.table(

@@ -1,4 +1,4 @@
-"""`kstreams-assets copy`: a second copy of the warehouse, in another folder or account."""
+"""`kstreams-assets copy`: copy a warehouse to another folder or account."""
 
 import sys
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from kstreams_assets.upkeep.second_copy import Promoted, promote
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """What is copied and where to, as options and YAML say it."""
+    """Source and target of the copy, from options and YAML."""
 
     source: Warehouse | None
     to: StorePath

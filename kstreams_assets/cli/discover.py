@@ -1,4 +1,4 @@
-"""`kstreams-assets discover`: writes the YAML of an application from what a cluster shows."""
+"""`kstreams-assets discover`: write the YAML of an application that runs on a cluster."""
 
 import os
 import shlex
@@ -52,7 +52,7 @@ _ADVISED: Mapping[str, str] = {
 }
 _SAMPLE_EVERY_S = 0.2
 _FIRST_COMMIT_S = 30.0
-"""How long the first commit of an application that has just started is waited for."""
+"""Maximum wait for the first commit of an application that has just started."""
 _ASK_AGAIN_S = 1.0
 _LOG_TIMEOUT_S = 15.0
 
@@ -151,7 +151,7 @@ def discover(
 
 
 def _what_next(attributes: Mapping[str, Any], file: Path) -> list[str]:
-    """What is not yet set in the YAML, what its windows mean, and the next commands."""
+    """Return missing settings, the possible loss with these windows, and the next commands."""
     lines: list[str] = []
     unset = [text for key, text in _ADVISED.items() if not _is_set(attributes, key)]
     if unset:
@@ -183,9 +183,10 @@ def _is_set(attributes: Mapping[str, Any], key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Which application on which cluster; `attributes` as the given YAML has them.
+    """An application on a cluster.
 
-    `model` are the same, checked and with their templates filled in; None without a YAML.
+    `attributes` are those of the given YAML. `model` has the same attributes, validated and with
+    resolved templates; None without a YAML.
     """
 
     application_id: str
@@ -196,7 +197,7 @@ class _Target:
 
     @property
     def topology_file(self) -> Path | None:
-        """The topology text of the given YAML."""
+        """Path of the topology text that the given YAML names."""
         if self.model is None or self.model.topology is None:
             return None
         return self.folder / self.model.topology
@@ -219,22 +220,22 @@ def _target(application_id: str | None, bootstrap: str | None, app_file: Path | 
 
 
 def _discover(target: _Target, topology: Topology | None) -> StreamsApplication:
-    """The application as the cluster, the text and what a person has confirmed tell it."""
+    """Combine the cluster, the topology text and confirmed declarations to an application."""
     application_id = target.application_id
     with KafkaCluster(target.connection) as cluster:
         others = frozenset(cluster.group_ids()) - {application_id}
         read = _read_by_group(cluster, application_id)
         topics = cluster.topics()
         written = _written_in_transactions(cluster, application_id)
-        # others of the log were deleted since
+        # the log also names topics that were deleted since
         written &= topics.keys() | cluster.hidden_topics(written - topics.keys())
-        said = _confirmed(target, topology)
+        declared = _confirmed(target, topology)
         if topology is not None:
             by_text = {t.name for t in application_from_topology(application_id, topology).topics}
             application = application_from_topology(
                 application_id,
                 topology,
-                declarations=_on_cluster(said, topics),
+                declarations=_on_cluster(declared, topics),
                 cluster_topics=topics,
                 hidden_topics=cluster.hidden_topics(by_text - topics.keys()),
                 other_application_ids=others,
@@ -249,46 +250,49 @@ def _discover(target: _Target, topology: Topology | None) -> StreamsApplication:
                 other_application_ids=others,
             )
             application = application_from_cluster(
-                application_id, facts, declarations=with_observed(_on_cluster(said, topics), facts)
+                application_id,
+                facts,
+                declarations=with_observed(_on_cluster(declared, topics), facts),
             )
-    application = replace(application, not_mine=said.not_mine)
+    application = replace(application, not_mine=declared.not_mine)
     owners = {t: owner for t in topics if (owner := owner_of(t, {application_id, *others}))}
     return relevant_ids(application, owners)
 
 
 def _confirmed(target: _Target, topology: Topology | None) -> Declarations:
-    """What the given YAML declares, without guesses that nobody has confirmed.
+    """Return the declarations of the given YAML without unconfirmed guesses.
 
-    Roles that a discovery without a text has found give way to the text, where it has the topic.
+    An earlier discovery may have written roles without a topology text. The text replaces them for
+    the topics that it contains.
     """
     if target.model is None:
         return NOTHING_DECLARED
-    said = target.model.declarations.confirmed
+    declared = target.model.declarations.confirmed
     if topology is None or target.model.topology is not None:
-        return said
-    kept = _roles_beside_the_text(target.application_id, said, topology)
-    return replace(said, topic_roles=kept)
+        return declared
+    kept = _roles_beside_the_text(target.application_id, declared, topology)
+    return replace(declared, topic_roles=kept)
 
 
 def _roles_beside_the_text(
-    application_id: str, said: Declarations, topology: Topology
+    application_id: str, declared: Declarations, topology: Topology
 ) -> dict[str, TopicRoles]:
     by_text = application_from_topology(application_id, topology)
     known = {topic.name for topic in by_text.topics}
     return {
         topic: roles
-        for topic, roles in said.topic_roles.items()
+        for topic, roles in declared.topic_roles.items()
         if topic not in known and not is_internal_name(application_id, topic)
     }
 
 
-def _on_cluster(said: Declarations, topics: Collection[str]) -> Declarations:
-    """Topics that are not the application's may be gone: that is why many are listed."""
-    return replace(said, not_mine=said.not_mine & {*topics})
+def _on_cluster(declared: Declarations, topics: Collection[str]) -> Declarations:
+    """Remove topics of other applications that do not exist: their owners may delete them."""
+    return replace(declared, not_mine=declared.not_mine & {*topics})
 
 
 def _read_by_group(cluster: KafkaCluster, application_id: str) -> frozenset[str]:
-    """Topics with committed offsets; asked again for a while if a group at work has none yet."""
+    """Return topics with committed offsets; wait for the first commit of an active group."""
     deadline = time.monotonic() + _FIRST_COMMIT_S
     while True:
         found = frozenset(p.topic for p in cluster.group_offsets(application_id))
@@ -299,8 +303,10 @@ def _read_by_group(cluster: KafkaCluster, application_id: str) -> frozenset[str]
 
 
 def _written_in_transactions(cluster: KafkaCluster, application_id: str) -> frozenset[str]:
-    """Topics that its transactions wrote: those in the coordinators' log and, in a few samples,
-    those that are open."""
+    """Return topics that transactions of the application wrote.
+
+    They come from the log of the coordinators and from a few samples of open transactions.
+    """
     log = cluster.topics().get(TRANSACTION_STATE)
     with cluster.raw_log() as reader:
         found = cluster.written_topics(
@@ -322,7 +328,7 @@ def _component(
     output: Path | None,
     warehouse: str,
 ) -> Written:
-    """The YAML's attributes: what the given one says, with what was decided on the cluster."""
+    """Return the attributes to write: those of the given YAML and what was discovered."""
     attributes: dict[str, Any] = {
         "application_id": application.application_id,
         "connection": {"bootstrap_servers": target.connection.bootstrap_servers},
@@ -334,9 +340,9 @@ def _component(
         return written(attributes, application, None)
     topology = read_topology(topology_file)
     if target.model is not None and target.model.topology is None:
-        said = target.model.declarations.confirmed.topic_roles
+        declared = target.model.declarations.confirmed.topic_roles
         kept = _confirmed(target, topology).topic_roles
-        attributes = without_roles(attributes, {t: r for t, r in said.items() if t not in kept})
+        attributes = without_roles(attributes, {t: r for t, r in declared.items() if t not in kept})
     folder = output.parent.resolve() if output else Path.cwd()
     attributes["topology"] = os.path.relpath(topology_file.resolve(), folder)
     return written(attributes, application, topology)

@@ -1,4 +1,4 @@
-"""`kstreams-assets engine`: the warm Spark of this host."""
+"""`kstreams-assets engine`: manage the shared Spark engine of this host."""
 
 import time
 from typing import Any
@@ -63,13 +63,13 @@ def start(
         master=master,
         engine_idle_s=idle,
     )
-    began = time.monotonic()
+    started = time.monotonic()
     session = LazySession(settings)
     try:
         warm_up(session.spark_session, shares_files=settings.remote is None)
     finally:
         session.stop()
-    took = time.monotonic() - began
+    took = time.monotonic() - started
     if as_json:
         print_json({"seconds": round(took, 2), "engines": _engines()})
     else:

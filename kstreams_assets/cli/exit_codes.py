@@ -1,9 +1,9 @@
-"""What the command line's exit code says; 0 is: done, every check passed."""
+"""Exit codes of the command line; 0 means success, every check passed."""
 
 from typing import Final
 
 CHECK_FAILED: Final = 1
 ERROR: Final = 2
-"""An error, also an unforeseen one."""
+"""An expected or unexpected error."""
 INTERRUPTED: Final = 130
-"""Ctrl-C, as shells have it."""
+"""Ctrl-C; shells use the same code."""

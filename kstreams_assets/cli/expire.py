@@ -1,4 +1,4 @@
-"""`kstreams-assets expire`: drop recovery points by policy, and what no kept point needs."""
+"""`kstreams-assets expire`: delete recovery points and backups by policy."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`kstreams-assets follow`: recovery points and backups every few seconds."""
+"""`kstreams-assets follow`: back up an application every few seconds."""
 
 import contextlib
 import logging
@@ -95,19 +95,19 @@ def follow(
 
 
 class _Ending:
-    """The first signal ends after the step, the second at once."""
+    """Signal handler: the first signal ends after the current step, the second at once."""
 
     def __init__(self, ended: threading.Event) -> None:
         self._ended = ended
 
     def __call__(self, number: int, frame: object) -> None:
         if self._ended.is_set():
-            os._exit(exit_codes.INTERRUPTED)  # its threads may wait for a broker that is down
+            os._exit(exit_codes.INTERRUPTED)  # threads may be waiting for a broker that is down
         self._ended.set()
 
 
 class _StatusLines:
-    """A line for the first covered point, and then one a minute."""
+    """Print a line for the first covered point, then one per minute."""
 
     def __init__(self) -> None:
         self._at = float("-inf")
@@ -133,12 +133,12 @@ def _line(status: FollowerStatus) -> str:
 
 
 def _health(followers: Sequence[Follower]) -> str:
-    """What a readiness probe gets to read; empty if all is well. Asks neither store nor brokers."""
+    """Return the text for a readiness probe; empty if healthy. Store and brokers are not asked."""
     return _lines(followers, Follower.trouble)
 
 
 def _stuck(followers: Sequence[Follower]) -> str:
-    """What a liveness probe gets to read; empty if all go on."""
+    """Return the text for a liveness probe; empty if every follower makes progress."""
     return _lines(followers, Follower.stuck)
 
 

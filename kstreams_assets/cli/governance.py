@@ -1,4 +1,4 @@
-"""`kstreams-assets governance`: what is declared of an application, compared with its cluster."""
+"""`kstreams-assets governance`: compare declared settings with the cluster."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Help of commands: options in sections, and an example at the end."""
+"""Help of commands: options by section, and an example at the end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -17,14 +17,14 @@ SECTIONS: Final = (
     "Limits",
     "Output",
 )
-"""In the order of the help."""
+"""The sections, in the order of the help."""
 _OTHER: Final = "Other"
 _COLUMN: Final = 24
-"""Widest option beside its text; longer ones get a line of their own."""
+"""Maximum width of an option beside its text; a longer option gets its own line."""
 
 
 class Option(click.Option):
-    """An option that belongs to a section of the help; `alias` is accepted and not shown."""
+    """An option in a section of the help; `alias` is accepted but not shown."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Option(click.Option):
         self.section, self._alias = section, alias
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The option and its text, without the alias."""
+        """Return the option and its text without the alias."""
         record = super().get_help_record(ctx)
         if record is None or not self._alias:
             return record
@@ -48,7 +48,7 @@ class Option(click.Option):
 
 
 def option(*declarations: str, section: str, **attributes: Any) -> Callable[[Any], Any]:  # noqa: ANN401
-    """`click.option` with a section of the help."""
+    """Declare an option, like `click.option`, in a section of the help."""
     return click.option(*declarations, cls=Option, section=section, **attributes)
 
 
@@ -80,7 +80,7 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group of such commands."""
+    """A group of commands whose help has sections."""
 
     command_class = Command
 

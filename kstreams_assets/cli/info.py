@@ -1,4 +1,4 @@
-"""`kstreams-assets info`: what a warehouse holds, on one screen."""
+"""`kstreams-assets info`: summarize the contents of a warehouse."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`kstreams-assets init`: a folder that Dagster can load, ready for an application's YAML."""
+"""`kstreams-assets init`: create a Dagster project for backups."""
 
 import re
 import shlex
@@ -44,7 +44,7 @@ concurrency:
   runs:
     max_concurrent_runs: 4
   pools:
-    # One process writes an application's tables at a time: its pool has one place.
+    # Only one process at a time writes the tables of an application.
     default_limit: 1
     granularity: run
 
@@ -56,7 +56,7 @@ sensors:
 run_retries:
   enabled: true
   max_retries: 2
-  # For runs whose process died; a step that failed says why and is not tried blindly.
+  # Retry runs whose process died. A failed step reports its reason and is not retried.
   retry_on_asset_or_op_failure: false
 
 run_monitoring:
@@ -115,13 +115,13 @@ def init(folder: Path, module: str | None) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    click.echo(f"Made {folder} with the code location {module}. Next:")
+    click.echo(f"Created {folder} with the code location {module}. Next:")
     for line in _next_steps(folder, module):
         click.echo(f"  {line}")
 
 
 def _next_steps(folder: Path, module: str) -> Iterator[str]:
-    """Commands that work with what is installed here."""
+    """Yield the next commands for the programs that are installed here."""
     yaml = f"{module}/defs/APP/defs.yaml"
     yield f"cd {shlex.quote(str(folder))}"
     yield (
@@ -138,7 +138,7 @@ def _next_steps(folder: Path, module: str) -> Iterator[str]:
 
 
 def _program(name: str) -> str:
-    """How to call a program of this environment, which need not be on the PATH."""
+    """Return a command for a program of this environment, also if it is not on the PATH."""
     if which(name) is None and (beside := Path(sys.executable).with_name(name)).exists():
         return shlex.quote(str(beside))
     return name

@@ -1,4 +1,4 @@
-"""`kstreams-assets jars`: the jars that no Python package brings along."""
+"""`kstreams-assets jars`: download jars that Python packages do not contain."""
 
 import click
 

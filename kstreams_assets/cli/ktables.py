@@ -1,4 +1,4 @@
-"""`kstreams-assets ktables`: state stores as tables, one snapshot for each window."""
+"""`kstreams-assets ktables`: create and list snapshots of state stores."""
 
 import sys
 from collections.abc import Sequence

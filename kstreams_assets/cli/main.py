@@ -1,4 +1,4 @@
-"""`kstreams-assets`: one group of commands for each thing an operator does."""
+"""`kstreams-assets`: the command line for operators."""
 
 import atexit
 import contextlib
@@ -26,11 +26,11 @@ _log = logging.getLogger("kstreams_assets.cli")
 
 _OF_SPARK: Final = ("pyspark", "py4j", "grpc")
 _OF_GRPC: Final = ("Cannot invoke RPC", "Channel closed")
-"""A ValueError of gRPC, which has no class of its own for it."""
+"""gRPC raises a plain ValueError with these messages when its connection is lost."""
 
 
 class _Masked(logging.Formatter):
-    """Stack traces show what libraries were given: perhaps a password."""
+    """Mask secrets: a stack trace can contain the arguments of a library call."""
 
     def format(self, record: logging.LogRecord) -> str:
         return mask_secrets(super().format(record))
@@ -58,19 +58,19 @@ COMMANDS: Final = {
     "verify": "Check for missing or altered warehouse files",
     "windows": "List closed windows and their backup state",
 }
-"""Each is in the module of its name, which is imported when the command runs: help is quick."""
+"""The module of a command is imported when the command runs, so that the help is quick."""
 
 
 class _Commands(Group):
-    """The commands; a closed standard output is an error, not a failed check."""
+    """All commands; a closed standard output ends with the exit code of an error."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
+        """Return the names of all commands."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them."""
+        """Import and return one command."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             _keep_pandas_out()
             name = cmd_name.replace("-", "_")
@@ -78,44 +78,45 @@ class _Commands(Group):
         return super().get_command(ctx, cmd_name)
 
     def with_all(self) -> click.Group:
-        """The same with every command imported, for those who look at all of them."""
+        """Import every command and return this group."""
         for name in COMMANDS:
             self.get_command(click.Context(self), name)
         return self
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in the help, without an import."""
+        """Write the list of commands without importing them."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
-        """Run a command."""
+        """Run the selected command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Click would exit with 1, and Python complain when it flushes the rest at its end.
+            # Click would exit with 1, and Python would report an error when it flushes the rest.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(exit_codes.ERROR)
 
 
 class _Absent(MetaPathFinder):
-    """Python finds no pandas while this is asked first."""
+    """Hide pandas from imports while this finder comes first."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> None:
-        """Nothing of any other module: the next finder is asked."""
+        """Reject pandas; return None for other modules, so that Python asks the next finder."""
         del path, target
         if fullname == "pandas":
             raise ModuleNotFoundError(name=fullname)
 
 
 def _keep_pandas_out() -> None:
-    """Pyarrow imports pandas with its first array, where it is installed; it looks only once.
+    """Prevent pyarrow from importing pandas.
 
-    No command needs it in this process, and its import is a fifth of what `take` costs. Spark
-    Connect, which does need it, can still import it.
+    pyarrow tries this import once, when it creates its first array. No command needs pandas in
+    this process, and the import takes a fifth of the time of `take`. Spark Connect needs pandas
+    and can still import it.
     """
     if "pandas" in sys.modules:
         return
@@ -156,7 +157,7 @@ def cli(verbose: bool) -> None:
     if not verbose:
         for handler in logging.getLogger().handlers:
             handler.addFilter(_is_not_of_py4j)
-    # Who looks on sees progress; a log or cron's mail gets what is wrong, and no more.
+    # A terminal shows progress; a log file or an e-mail from cron contains warnings only.
     level = logging.INFO if verbose or sys.stderr.isatty() else logging.WARNING
     for name in ("kstreams_assets", "spark_resources"):
         logging.getLogger(name).setLevel(level)
@@ -164,7 +165,7 @@ def cli(verbose: bool) -> None:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """It logs stack traces of what it also raises, as at Ctrl-C, and does so by the root logger."""
+    """Return False for py4j, which logs to the root logger the errors that it also raises."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -198,7 +199,7 @@ def _interrupted() -> NoReturn:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C came first: what is done on the way out then fails too, such as Spark."""
+    """Return whether Ctrl-C caused this error; Spark, for example, then fails while it stops."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
@@ -215,7 +216,7 @@ def _end(text: str, error: Exception) -> NoReturn:
 
 
 def _unforeseen(error: Exception) -> str:
-    # What follows the first line in errors of Java and Rust are their stack traces.
+    # The lines after the first one in errors of Java and Rust are stack traces.
     said = next((line for line in str(error).splitlines() if line.strip()), "no message")
     if type(error).__module__.partition(".")[0] in _OF_SPARK or said.startswith(_OF_GRPC):
         from spark_resources.failures import spark_failure
@@ -238,10 +239,10 @@ def _unforeseen(error: Exception) -> str:
 
 
 def run() -> NoReturn:
-    """`main` as a process of its own, which ends without taking apart what it has loaded.
+    """Run `main` as the whole process, and end it without unloading modules.
 
-    That would take a third of a second of each command, and looking for cycles among what modules
-    define takes a quarter [measured].
+    Unloading takes a third of a second in each command. Collecting garbage while modules are
+    imported takes a quarter of a second [measured].
     """
     gc.set_threshold(200_000)
     code = 0
@@ -249,9 +250,9 @@ def run() -> NoReturn:
         main()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else exit_codes.ERROR if stop.code else 0
-    atexit._run_exitfuncs()  # noqa: SLF001 - what others have left to be done at the end
+    atexit._run_exitfuncs()  # noqa: SLF001 - os._exit does not call them
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads on, or it is closed
+        with contextlib.suppress(OSError, ValueError):  # the reader left, or the stream is closed
             stream.flush()
     os._exit(code)
 

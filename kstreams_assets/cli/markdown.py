@@ -1,4 +1,4 @@
-"""Markdown for a terminal whose tables never break a word."""
+"""Markdown for a terminal; its tables never break a word."""
 
 from typing import Any, ClassVar
 
@@ -10,10 +10,10 @@ from kstreams_assets.cli.output import whole_words_table
 
 
 class _Table(TableElement):
-    """Rich's own cuts words that are wider than their column."""
+    """A table that replaces Rich's own, which cuts words wider than their column."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As `whole_words_table` lays it out."""
+        """Render with `whole_words_table`."""
         del options
         headings = [] if self.header is None or self.header.row is None else self.header.row.cells
         rows = [] if self.body is None else [row.cells for row in self.body.rows]
@@ -27,6 +27,6 @@ class _Table(TableElement):
 
 
 class WholeWordsMarkdown(Markdown):
-    """Rich's Markdown with such tables."""
+    """Rich's Markdown with tables of whole words."""
 
     elements: ClassVar[dict[str, Any]] = {**Markdown.elements, "table_open": _Table}

@@ -1,4 +1,4 @@
-"""`kstreams-assets metrics`: what a dashboard needs, for Prometheus."""
+"""`kstreams-assets metrics`: export metrics for Prometheus."""
 
 import contextlib
 from collections.abc import Sequence
@@ -58,5 +58,5 @@ def metrics(
     elif listen is not None:
         with MetricsServer(parse_address(listen), scrape) as server:
             click.echo(f"Serving metrics on {server.url}")
-            with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
+            with contextlib.suppress(KeyboardInterrupt):  # the intended way to stop
                 server.wait()

@@ -1,4 +1,4 @@
-"""Options that every command of an application has."""
+"""Options that several commands share."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from kstreams_assets.settings import LEAST_RATE, ApplicationSettings
 
 _Decorator = Callable[[Any], Any]
 _READERS: Final = frozenset({"windows", "list", "show", "ready", "state", "map"})
-"""Commands whose answer comes from the warehouse alone: where there is none, they say so. Others
-make one and say that (backup, take, governance), or fail for want of what they need."""
+"""Commands that only read the warehouse: they print a note if it does not exist. Other commands
+create the warehouse and report that (backup, take, governance), or fail."""
 
 
 def app_option(name: str, *, required: bool = False, multiple: bool = False) -> _Decorator:
-    """--app, handed on under this name."""
+    """Return --app; the command gets the path as argument `name`."""
     return option(
         "--app",
         name,
@@ -66,7 +66,7 @@ point_option: Final = option(
 
 
 def listen_option(pages: str) -> _Decorator:
-    """--listen: where a command serves these pages."""
+    """Return --listen: the address at which a command serves these pages."""
     return option(
         "--listen",
         section="Output",
@@ -76,7 +76,7 @@ def listen_option(pages: str) -> _Decorator:
 
 
 def last_option(what: str, *, default: int = 20) -> _Decorator:
-    """--last: how many rows a command lists."""
+    """Return --last: the number of rows that a command lists."""
     return option(
         "--last",
         section="Selection",
@@ -88,8 +88,7 @@ def last_option(what: str, *, default: int = 20) -> _Decorator:
 
 
 def app_options(command: Callable[..., None]) -> Callable[..., None]:
-    """--app, --application-id, --bootstrap, --warehouse and --state-in, handed on as `settings`;
-    and --json.
+    """Add --app, --application-id, --bootstrap, --warehouse, --state-in and --json.
 
     The command gets the keyword arguments `settings` (ApplicationSettings) and `as_json`.
     """
@@ -145,13 +144,13 @@ new_lineage_option: Final = option(
 
 
 def limit_options(job: Literal["backup", "restore"]) -> Callable[..., Callable[..., None]]:
-    """--bytes-per-second, --broker-bytes-per-second and --tasks: they replace the YAML's.
+    """Add --bytes-per-second, --broker-bytes-per-second and --tasks, which override the YAML.
 
-    The command has the options of `app_options` or `apps_options` as well, which go above.
+    Place this decorator below `app_options` or `apps_options`.
     """
 
-    def limited(settings: ApplicationSettings, **said: int | None) -> ApplicationSettings:
-        given = {name: value for name, value in said.items() if value is not None}
+    def limited(settings: ApplicationSettings, **limits: int | None) -> ApplicationSettings:
+        given = {name: value for name, value in limits.items() if value is not None}
         if job == "backup":
             return replace(settings, backup=settings.backup.model_copy(update=given))
         return replace(settings, restore=settings.restore.model_copy(update=given))
@@ -212,9 +211,10 @@ def limit_options(job: Literal["backup", "restore"]) -> Callable[..., Callable[.
 
 
 def apps_options(command: Callable[..., None]) -> Callable[..., None]:
-    """--app, several times, and what goes with a single one; handed on as `all_settings`.
+    """Add a repeatable --app, and the options that require a single --app.
 
-    A group with commands of its own does nothing when one of them is called.
+    The command gets the keyword argument `all_settings`. A group does nothing when one of its
+    subcommands is called.
     """
 
     @functools.wraps(command)
@@ -266,7 +266,7 @@ def apps_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _refuse_twins(settings: Sequence[ApplicationSettings]) -> None:
-    """Two series of the same name and labels would make Prometheus refuse the whole scrape."""
+    """Reject equal ids: Prometheus rejects a scrape with two series of the same name and labels."""
     ids = [one.application_id for one in settings]
     twins = sorted({name for name in ids if ids.count(name) > 1})
     if twins:

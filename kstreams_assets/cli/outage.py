@@ -1,4 +1,4 @@
-"""What an outage of the source cluster would lose now, and when the next window closes."""
+"""Data loss if the source cluster fails now, and the end of the current window."""
 
 import time
 
@@ -11,7 +11,7 @@ from kstreams_assets.texts import duration, iso_time
 
 
 def outage_now(settings: ApplicationSettings) -> str:
-    """What would be lost if the source cluster were gone now; two sentences at most."""
+    """Describe the data loss if the source cluster fails now, in at most two sentences."""
     now_ms = time.time_ns() // 1_000_000
     found = newest_restorable(settings)
     if found.covered is None:
@@ -33,9 +33,9 @@ def outage_now(settings: ApplicationSettings) -> str:
 
 
 def outage_loss_ms(settings: ApplicationSettings) -> int | None:
-    """Of how long the records would be lost if the source cluster were gone now, in ms.
+    """Return the age of the newest restorable point (ms): records since then would be lost.
 
-    None when nothing could be restored.
+    None if nothing can be restored.
     """
     found = newest_restorable(settings)
     point = found.enough or found.covered
@@ -43,7 +43,7 @@ def outage_loss_ms(settings: ApplicationSettings) -> int | None:
 
 
 def window_loss(length_ms: int) -> str:
-    """What windows of this length mean, however often recovery points are taken."""
+    """Describe the possible data loss with windows of this length."""
     return (
         f"Windows are {duration(length_ms)} long. If the source cluster is lost, up to"
         f" {duration(length_ms)} of records are lost, plus the backup delay, no matter how often"
@@ -53,12 +53,12 @@ def window_loss(length_ms: int) -> str:
 
 
 def next_close(settings: ApplicationSettings) -> str:
-    """When the window that is open now closes."""
+    """Describe when the current window closes."""
     window = open_window(settings)
     left = duration(window.end_ms - time.time_ns() // 1_000_000)
     return f"Window {window.key} closes at {iso_time(window.end_ms)}, in {left}."
 
 
 def open_window(settings: ApplicationSettings) -> Window:
-    """The window that closes next."""
+    """Return the window that closes next."""
     return WindowCalendar(settings.windows).closes_next()

@@ -1,4 +1,4 @@
-"""What commands print: a table for people, JSON for machines."""
+"""Output of commands: tables for people, JSON for programs."""
 
 import json
 import re
@@ -23,35 +23,36 @@ _QUANTITIES: Final = {
     # Offsets count the records before them.
     *("committed", "end", "mapped", "offset", "offsets", "saved", "source", "start", "target"),
 }
-"""What is counted gets thousands separators. Every other integer is printed plain: a process id, a
-port, a number of an epoch is looked up or pasted somewhere."""
+"""Counts get thousands separators. Other integers, such as ports and process ids, are printed
+plain, because users copy them."""
 _EPOCH_MS: Final = 10**11
-"""Of a name in `_ms`, larger values are times (from 1973 on), smaller ones lengths of time."""
+"""In a column whose name ends in `_ms`, larger values are times (since 1973), smaller ones are
+durations."""
 _PIPE_COLUMNS: Final = 240
 _INDENTED: Final = 16
-"""Of lists within lists, at most."""
+"""Maximum indentation of nested lists."""
 _NARROWEST: Final = 16
-"""Of a column with sentences; below that, one word stands on each line."""
+"""Minimum width of a column with sentences; a narrower one has one word in each line."""
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document to standard output."""
     click.echo(json.dumps(document, indent=2, sort_keys=False))
 
 
 def print_markdown(text: str) -> None:
-    """Markdown on standard output, as text to read; no word of it is broken."""
+    """Print formatted Markdown to standard output; words are never broken."""
     from markdown_it import MarkdownIt
 
     from kstreams_assets.cli.markdown import WholeWordsMarkdown
 
     document = WholeWordsMarkdown(text)
-    # What looks like HTML is text here, such as <partition>; Rich would leave it out.
+    # Rich would omit text that looks like HTML, such as <partition>.
     parser = MarkdownIt(options_update={"html": False}).enable(["strikethrough", "table"])
     document.parsed = parser.parse(text)
     console = _console()
-    # Rich cuts what is wider than the console in lists; tables look after themselves. Lines wrap on
-    # a terminal, where no word is cut, and stay whole in a pipe.
+    # Rich cuts long words in lists at the width of the console. Therefore the console is made wide
+    # enough: for each word on a terminal, for each line in a pipe. Tables have their own layout.
     lines = [line for line in text.splitlines() if line[:1] != "|"]
     parts = [word for line in lines for word in line.split()] if console.is_terminal else lines
     width = max(map(cell_len, parts), default=0) + _INDENTED
@@ -60,13 +61,13 @@ def print_markdown(text: str) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A line and a table on standard output; numbers to the right.
+    """Print a title and a table to standard output; numbers are aligned to the right.
 
-    Words are never broken: ids are copied from here. Where they do not fit, each row is a block of
-    lines. How a number is printed follows from the name of its column (see `shown`).
+    Words are never broken, because users copy ids. If the columns do not fit, each row becomes a
+    block of lines. The name of a column determines the format of its numbers (see `shown`).
     """
-    click.echo(title)  # not as the table's own, which would be broken to the table's width
-    # As it is: [team:orders] is no markup.
+    click.echo(title)  # Rich would wrap a table's own title to the width of the table
+    # Text, because Rich would read [team:orders] as markup.
     cells = [
         [Text(shown(column, cell)) for column, cell in zip(columns, row, strict=True)]
         for row in rows
@@ -85,16 +86,16 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def print_facts(title: str, facts: Mapping[str, object]) -> None:
-    """A table of names and values; what is not known is left out."""
+    """Print a table of names and values; None values are omitted."""
     rows = [[_label(n), shown(n, value)] for n, value in facts.items() if value is not None]
     print_table(title, ["what", "value"], rows)
 
 
 def shown(name: str, value: object) -> str:
-    """A value as people read it, by the name of its column or field.
+    """Format a value for people; `name` is the name of its column or field.
 
-    Integers are plain, except for what is counted (`records`, `bytes`, offsets ...). Of a name in
-    `_ms` a time is in ISO 8601 with its age, a length in words.
+    Counts (`records`, `bytes`, offsets …) get thousands separators, other integers are plain. If
+    the name ends in `_ms`, a time is shown in ISO 8601 with its age, a duration in words.
 
     >>> shown("pid", 29529), shown("records", 29529), shown("took_ms", 90_000)
     ('29529', '29,529', '1 min 30 s')
@@ -128,7 +129,7 @@ def _now_ms() -> int:
 
 def _console() -> Console:
     console = Console()
-    # A pipe has no width; cut names would be of no use to grep.
+    # A pipe has no width, and grep needs whole names.
     return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
@@ -139,9 +140,10 @@ def whole_words_table(
     numeric: Sequence[bool],
     style: box.Box,
 ) -> RenderableType:
-    """A table whose words are whole: text wraps at blanks, else each row becomes a block of lines.
+    """Lay out a table without broken words.
 
-    A pipe gets a table as wide as it has to be: its lines are searched.
+    Text wraps at blanks. If that is not enough, each row becomes a block of lines. In a pipe, the
+    table is as wide as necessary, because its lines are searched.
     """
     around = 3 * len(headings) + 1
     columns = [[heading, *(row[n] for row in rows)] for n, heading in enumerate(headings)]
@@ -166,20 +168,20 @@ def whole_words_table(
 
 
 class _Wide:
-    """What may be wider than the console."""
+    """Renderable that may be wider than the console."""
 
     def __init__(self, shown: RenderableType, width: int) -> None:
         self._shown, self._width = shown, width
 
     def __rich_console__(self, console: Console, options: Any) -> Any:  # noqa: ANN401 - as Rich has it
-        """Rich's protocol."""
+        """Render as Rich's protocol requires."""
         yield from console.render(
             self._shown, options.update(width=max(self._width, options.max_width))
         )
 
 
 def _widths(least: Sequence[int], natural: Sequence[int], room: int) -> list[int]:
-    """Of each column: what its words need, and of the rest up to what its lines need."""
+    """Return a width per column: at least its longest word, at most its longest line."""
     widths = list(least)
     left = room - sum(widths)
     while left > 0:
@@ -195,7 +197,7 @@ def _widths(least: Sequence[int], natural: Sequence[int], room: int) -> list[int
 
 
 def _blocks(headings: Sequence[Text], rows: Sequence[Sequence[Text]]) -> list[Text]:
-    """Each row as lines of a name and a value, with an empty line between two."""
+    """Return each row as lines of name and value; an empty line separates rows."""
     longest = max(cell_len(heading.plain) for heading in headings)
     found: list[Text] = []
     for row in rows:
@@ -217,6 +219,6 @@ def _longest_line(text: Text) -> int:
 
 
 def say_guesses(settings: ApplicationSettings) -> None:
-    """Name each guess that nobody has confirmed, on the error stream."""
+    """Print each unconfirmed guess to standard error."""
     for guess in settings.application.guesses:
         click.echo(f"NOTE {guess} {guess.remedy}", err=True)

@@ -1,4 +1,4 @@
-"""`kstreams-assets ready`: could the application be recovered right now?"""
+"""`kstreams-assets ready`: check if the application is restorable now."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`kstreams-assets recovery-points`: take, list, show and pin cuts of an application."""
+"""`kstreams-assets recovery-points`: take, list, show and pin recovery points."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time
 
 _ID: Final = "20261127T090000123Z-0b7f1a2c-9d3e-4f5a-8b6c-7d8e9f0a1b2c"
-"""Of a recovery point, for examples."""
+"""Id of a recovery point in the examples of the help."""
 
 
 @click.group(
@@ -171,14 +171,14 @@ def unpin(settings: ApplicationSettings, as_json: bool, point_id: str) -> None:
         print_json({"recovery_point": point_id, "unpinned": there})
         return
     click.echo(
-        f"Recovery point {point_id} is no longer pinned."
+        f"Recovery point {point_id} is unpinned."
         if there
         else f"Recovery point {point_id} was not pinned."
     )
 
 
 def _pins(settings: ApplicationSettings) -> dict[str, str]:
-    """The reasons by id."""
+    """Return the reason of each pin by recovery point id."""
     pins = Repository.open(settings).pins.all()
     return {pin.recovery_point_id: pin.reason for pin in pins}
 

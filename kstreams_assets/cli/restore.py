@@ -1,4 +1,4 @@
-"""`kstreams-assets restore`: plan and run restores, list them, look up offsets."""
+"""`kstreams-assets restore`: plan, run and list restores."""
 
 import logging
 import sys
@@ -102,7 +102,7 @@ def run(
         if progress.phase is Phase.AFTER and not progress.line:
             _report(settings, progress.result, as_json=as_json)
         elif progress.phase in (Phase.BEFORE, Phase.AFTER) and progress.line:
-            click.echo(progress.line, err=True)  # standard output is the report's
+            click.echo(progress.line, err=True)  # standard output contains the report only
         elif progress.line:
             _log.info(progress.line)
 
@@ -132,7 +132,7 @@ def _exit_if_refused(planned: RestorePlan) -> None:
 
 
 def _report(settings: ApplicationSettings, result: RestoreResult, *, as_json: bool) -> None:
-    """Show a result: all of it as JSON, or what came after the plan as text."""
+    """Print a result: the whole of it as JSON, or the part after the plan as text."""
     if as_json:
         print_json(report.result_document(result))
     elif result.records is not None:

@@ -1,4 +1,4 @@
-"""`kstreams-assets restore serve`: local clusters that were restored into, to look at old state."""
+"""`kstreams-assets restore serve`: run local clusters with restored topics."""
 
 import signal
 import threading
@@ -51,7 +51,7 @@ def serve(settings: ApplicationSettings, as_json: bool, name: str | None, remove
 
 
 def _unready(settings: ApplicationSettings, name: str) -> Iterator[str]:
-    """Of each group the newest restore into the cluster, if its application must not start yet."""
+    """Yield a blocker per group whose application must not start yet on this cluster."""
     newest: dict[str, StoredRestore] = {}
     for restore in Repository.open(settings).restores.all():
         if local_name_of(settings, restore) == name:

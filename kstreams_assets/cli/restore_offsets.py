@@ -85,7 +85,7 @@ def map_offsets(
 def _lookups(
     offset_map: OffsetMap, offsets: tuple[int, ...], *, reverse: bool
 ) -> list[dict[str, int | None]]:
-    """One row for each offset; `records` is how many restored records lie below it."""
+    """Return one row per offset; `records` is the number of restored records below it."""
     rows: list[dict[str, int | None]] = []
     for offset in offsets:
         source = offset_map.source_of(offset) if reverse else offset

@@ -1,4 +1,4 @@
-"""Options of the commands that restore, and what they become."""
+"""Options of restore commands."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -20,13 +20,13 @@ from kstreams_assets.restore.target import local_name_of
 from kstreams_assets.settings import ApplicationSettings
 
 _ASKED: Final = "asked_"
-"""Goes before the names of fields, since commands have an application_id of their own."""
+"""Prefix of field names, because commands already have an argument application_id."""
 
 
 def request_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of a restore, one for each field of its request, handed on as `request`.
+    """Add an option per field of a restore request; the command gets it as `request`.
 
-    The command has the options of `app_options` as well.
+    The command needs the options of `app_options` as well.
     """
 
     @functools.wraps(command)
@@ -35,7 +35,7 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
         asked["topics"] = _topic_names(asked["topics"])
         asked["original_headers"] = dict.fromkeys(asked["original_headers"], True)
         if _is_default("command_timeout_s"):
-            asked["command_timeout_s"] = None  # the YAML may say another
+            asked["command_timeout_s"] = None  # the YAML may set another value
         request = RestoreRequest.asked(with_target(asked, settings), verify=settings.restore.verify)
         command(settings=settings, request=request, **given)
 
@@ -51,7 +51,7 @@ def _is_default(name: str) -> bool:
 
 
 def _option(name: str, field: FieldInfo, spelling: Spelling) -> Callable[[Any], Any]:
-    """The option of one field."""
+    """Return the option of one field."""
     declared = (spelling.option or f"--{name.replace('_', '-')}", _ASKED + name)
     kind, choices = field.annotation, choices_of(field, spelling)
     if kind is bool:
@@ -93,7 +93,7 @@ def _topic_names(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def restore_option(command: Callable[..., None]) -> Callable[..., None]:
-    """--restore, handed on as `restore_id`; see `chosen_restore`."""
+    """Add --restore; the command gets it as `restore_id`. See `chosen_restore`."""
     return option(
         "--restore",
         "restore_id",
@@ -104,7 +104,7 @@ def restore_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def target_option(command: Callable[..., None]) -> Callable[..., None]:
-    """--target, for a cluster that has other addresses now; handed on as `target`."""
+    """Add --target, for a cluster whose addresses changed; the command gets it as `target`."""
     return option(
         "--target",
         section="Target",
@@ -116,7 +116,10 @@ def target_option(command: Callable[..., None]) -> Callable[..., None]:
 def live_restores(
     settings: ApplicationSettings, restores: Iterable[StoredRestore]
 ) -> list[StoredRestore]:
-    """Of each group on each cluster the newest restore that is committed; drills do not count."""
+    """Return the newest committed restore per group and cluster, without drills.
+
+    Restores into local clusters are returned only if all of them are local.
+    """
     newest: dict[tuple[str, str], StoredRestore] = {}
     for restore in _without_drills(settings, restores):  # the one that started last comes first
         if restore.state is RestoreState.COMMITTED:
@@ -128,13 +131,13 @@ def live_restores(
 def chosen_restore(
     settings: ApplicationSettings, restore_id: str | None, *, live: bool = False
 ) -> StoredRestore:
-    """The restore of this id; without one, the only one there is or the only unfinished one.
+    """Return the restore with this id.
 
-    With `live` the one that an application goes on from: the newest that is committed to its group,
-    no drill, and not in a throwaway cluster if another one is.
+    Without an id, return the only unfinished restore, or the only restore. With `live`, prefer the
+    restore from which an application continues; see `live_restores`.
 
     Raises:
-        ConfigurationError: There is none, or it is not clear which is meant.
+        ConfigurationError: No restore matches, or several do.
     """
     restores = Repository.open(settings).restores.all()
     if live and restore_id is None:

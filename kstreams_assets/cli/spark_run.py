@@ -1,4 +1,4 @@
-"""What a command needs that makes one run: a Spark session, and an id."""
+"""Spark session and run id of a command."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from spark_resources.work import Spark
 
 
 class SparkRun(NamedTuple):
-    """A session that is started when it is first used, the id of the run, what ends its jobs."""
+    """A session that starts at its first use, the run id, and a function that ends its jobs."""
 
     spark: Spark
     id: str
@@ -19,7 +19,7 @@ class SparkRun(NamedTuple):
 
 @contextmanager
 def spark_run() -> Iterator[SparkRun]:
-    """A run on Spark; its session ends with it."""
+    """Start a run on Spark; its session ends with the context."""
     from spark_resources.session import LazySession
 
     spark = LazySession()
@@ -33,5 +33,5 @@ def spark_run() -> Iterator[SparkRun]:
 
 
 def new_run_id() -> str:
-    """An id that no Dagster run has."""
+    """Return a new id that differs from all Dagster run ids."""
     return f"{COMMAND_RUN}{uuid.uuid4()}"

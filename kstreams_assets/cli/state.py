@@ -1,4 +1,4 @@
-"""`kstreams-assets state`: what a store held of one key, now or in the past."""
+"""`kstreams-assets state`: the value of a key in a state store, now or in the past."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -53,7 +53,7 @@ def state(
     Without --point or --as-of, the newest covered recovery point is used. The command reads the
     warehouse only.
     """
-    wanted = _key(key, key_hex)
+    chosen = _key(key, key_hex)
     if point_id is not None and (history or as_of is not None):
         raise ConfigurationError(
             "--point cannot be combined with --as-of or --history.",
@@ -61,17 +61,17 @@ def state(
         )
     as_of_ms = None if as_of is None else parse_instant(as_of)
     if history:
-        states = history_of(settings, store, wanted, as_of_ms)
+        states = history_of(settings, store, chosen, as_of_ms)
     else:
-        states = [state_at(settings, store, wanted, as_of_ms, point_id=point_id)]
+        states = [state_at(settings, store, chosen, as_of_ms, point_id=point_id)]
     if as_json:
         found = [_document(state) for state in states]
         print_json(
-            {"application_id": settings.application_id, "store": store, "key": wanted.shown}
+            {"application_id": settings.application_id, "store": store, "key": chosen.shown}
             | ({"history": found} if history else found[0])
         )
         return
-    _print(store, wanted, states)
+    _print(store, chosen, states)
 
 
 def _key(text: str | None, raw: str | None) -> Key:
@@ -91,7 +91,7 @@ def _key(text: str | None, raw: str | None) -> Key:
 
 
 def _print(store: str, key: Key, states: Sequence[KeyState]) -> None:
-    """A line for each row; of a window in which the key was gone one without a value."""
+    """Print a line for each row, and one without a value for a window without the key."""
     of_key = [row for state in states for row in state.rows]
     parts = list(next((row.parts for row in of_key), {}))
     headings = [name.removesuffix("_ms").replace("_", " ") for name in parts]
@@ -140,7 +140,7 @@ def _value(row: StateRow) -> str:
 
 
 def _headers(row: StateRow) -> str:
-    """Each as `name=text`; bytes that are no text in hexadecimal."""
+    """Format headers as `name=text`; binary values are shown in hexadecimal."""
     return ", ".join(f"{name}={_header_value(value)}" for name, value in row.headers)
 
 
@@ -152,7 +152,7 @@ def _header_value(value: bytes | None) -> str:
 
 
 def _instant(epoch_ms: int) -> str:
-    """A time where it is one; 0, -1 and what no calendar has stay numbers."""
+    """Format a time; numbers outside the calendar, 0 and negative ones stay numbers."""
     try:
         moment = datetime.fromtimestamp(epoch_ms / 1000, tz=UTC)
     except (OverflowError, ValueError, OSError):

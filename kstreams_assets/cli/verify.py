@@ -1,4 +1,4 @@
-"""`kstreams-assets verify`: is all that the warehouse holds as it was written?"""
+"""`kstreams-assets verify`: check for missing or altered warehouse files."""
 
 import sys
 from collections.abc import Sequence
@@ -154,8 +154,8 @@ def verify(
         sys.exit(max(codes))
 
 
-def _copy_of(settings: ApplicationSettings, said: str | None) -> StorePath | None:
-    return settings.second_copy.place if said is None else place_at(said)
+def _copy_of(settings: ApplicationSettings, given: str | None) -> StorePath | None:
+    return settings.second_copy.place if given is None else place_at(given)
 
 
 def _log(line: str) -> None:

@@ -1,4 +1,4 @@
-"""`kstreams-assets windows`: what is backed up, what is due."""
+"""`kstreams-assets windows`: list closed windows and their backup state."""
 
 import sys
 from collections import defaultdict
@@ -77,7 +77,7 @@ def _exit(damaged: Sequence[ListedWindow]) -> None:
 
 
 def _listed(settings: ApplicationSettings, statuses: Sequence[WindowStatus]) -> list[ListedWindow]:
-    """The windows with what the ledger has of them."""
+    """Combine windows with their entries and damages in the ledger."""
     ledger, keys = Repository.open(settings).ledger, {status.window.key for status in statuses}
     entries: defaultdict[str, list[LedgerEntry]] = defaultdict(list)
     for entry in ledger.entries(windows=keys):
