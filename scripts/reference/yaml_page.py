@@ -89,9 +89,9 @@ _CONNECTIONS: Mapping[str, str] = {
     "connection": "How to reach the cluster.",
     "targets.NAME.connection": "The cluster, in the form of [connection](#connection). Without it,"
     " a throwaway cluster on this machine.",
-    "restore.target": "Default target of restores: the name of one of `targets`, or a cluster in the"
-    " form of [connection](#connection), which becomes the target `default`. Without it, the default"
-    " is the only one of `targets`.",
+    "restore.target": "Default target of restores: the name of one of `targets`, or a cluster in"
+    " the form of [connection](#connection), which becomes the target `default`. Without it, the"
+    " default is the only one of `targets`.",
     "schema_registry": "Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
 }
 

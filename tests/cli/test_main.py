@@ -150,7 +150,7 @@ def test_an_absent_secret_is_named_not_shown(
     path = write(tmp_path / "defs.yaml", document(connection={**connection, "sasl": sasl}))
     result = program("recovery-points", "take", "--app", path, "--warehouse", tmp_path / "w")
     assert result.exit_code == 2
-    assert "The secret for sasl.password is not there" in result.err
+    assert "The secret for sasl.password is not available" in result.err
     assert "KAFKA_PASSWORD" in result.err
     assert result.err.count("\n") == 1
 
