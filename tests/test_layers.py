@@ -49,6 +49,10 @@ def test_only_orchestration_imports_dagster(modules: dict[str, Module]) -> None:
     assert outside == _DAGSTER
 
 
+def test_nothing_imports_a_private_module_of_dagster() -> None:
+    assert figures_of(ROOT).dagster_private_imports == 0
+
+
 def test_one_module_knows_kafka_python_from_inside(modules: dict[str, Module]) -> None:
     found = {name for name, module in modules.items() if _imports(module, "kafka.net")}
     assert found == {"kstreams_assets.kafka.wire"}

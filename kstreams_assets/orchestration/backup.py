@@ -6,10 +6,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import dagster as dg
-from dagster._core.execution.backfill import (  # Dagster exports no filter of backfills
-    BulkActionsFilter,
-    BulkActionStatus,
-)
 
 from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.report import TOPIC, TopicReport, WindowReport
@@ -223,10 +219,12 @@ class BackupRuns:
 
     def _backfill(self) -> UnderWay | None:
         """A backfill that was started by hand and may not have created its run yet."""
-        going = self.instance.get_backfills(
-            filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])
-        )
-        for backfill in going:
+        newest = self.instance.get_backfills(limit=1)
+        if not newest:
+            return None
+        # Dagster exports neither the class of a backfill's status nor that of a filter.
+        requested = type(newest[0].status)("REQUESTED")
+        for backfill in self.instance.get_backfills(status=requested):
             if self._are_these_backups(backfill.asset_selection or ()):
                 return UnderWay(f"Backfill {backfill.backfill_id} of these backups goes on.")
         return None

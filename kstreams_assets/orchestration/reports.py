@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 import dagster as dg
-from dagster._core.event_api import PartitionKeyFilter  # Dagster exports no filter by partition
 
 from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.recorded import recorded_backups
@@ -277,17 +276,16 @@ class Reporter:
             self._evaluate(window_evaluation(key, verdict.check, verdict), recording.run_id)
 
     def _evaluate(self, evaluation: dg.AssetCheckEvaluation, run_id: str) -> None:
-        """Report a check, without a run where Dagster can do that.
+        """Report a check; without a run only where the partition has no evaluation yet.
 
-        Its database takes one evaluation without a run of each check and partition. A later one has
-        to have the id of a run: that which recorded the window.
+        Dagster's database takes one evaluation without a run of each check and partition. A later
+        one has to have the id of a run: that which recorded the window.
         """
-        earlier = self.instance.event_log_storage.get_asset_check_execution_history(
-            evaluation.asset_check_key,
-            limit=_EVENTS_AT_ONCE,
-            partition_filter=PartitionKeyFilter(key=evaluation.partition),
+        partition = [evaluation.partition] if evaluation.partition else None
+        earlier = self.instance.event_log_storage.get_asset_check_partition_info(
+            [evaluation.asset_check_key], partition_keys=partition
         )
-        if all(record.run_id for record in earlier):
+        if not earlier:
             self.instance.report_runless_asset_event(evaluation)
             return
         event = dg.DagsterEvent(

@@ -125,20 +125,32 @@ class TestRunsUnderWay:
 
     def test_a_backfill_that_was_started_by_hand(self, bench: Bench) -> None:
         bench.minutes = 1.5
-        bench.instance.add_backfill(
-            PartitionBackfill(
-                backfill_id="by-hand",
-                status=BulkActionStatus.REQUESTED,
-                from_failure=False,
-                tags={},
-                backfill_timestamp=bench.now.timestamp(),
-                asset_selection=sorted(backup_keys("t")),
-                asset_backfill_data=AssetBackfillData.empty(
-                    AssetGraphSubset(), bench.now.timestamp(), bench.instance
-                ),
-            )
-        )
+        by_hand = self._backfill(bench, "by-hand", "t")
+        self._backfill(bench, "of-another", "x", BulkActionStatus.COMPLETED_SUCCESS)
         assert bench.reason() == "Backfill by-hand of these backups goes on."
+        bench.instance.update_backfill(by_hand.with_status(BulkActionStatus.CANCELED))
+        assert indices(bench.request()) == range(1)
+
+    def _backfill(
+        self,
+        bench: Bench,
+        name: str,
+        topic: str,
+        status: BulkActionStatus = BulkActionStatus.REQUESTED,
+    ) -> PartitionBackfill:
+        backfill = PartitionBackfill(
+            backfill_id=name,
+            status=status,
+            from_failure=False,
+            tags={},
+            backfill_timestamp=bench.now.timestamp(),
+            asset_selection=sorted(backup_keys(topic)),
+            asset_backfill_data=AssetBackfillData.empty(
+                AssetGraphSubset(), bench.now.timestamp(), bench.instance
+            ),
+        )
+        bench.instance.add_backfill(backfill)
+        return backfill
 
     def test_runs_of_other_applications_do_not_matter(self, bench: Bench) -> None:
         bench.minutes = 1.5

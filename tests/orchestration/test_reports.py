@@ -254,6 +254,17 @@ class TestRuns:
             asset = backup_key(APPLICATION_ID, "t")
             assert _materialised(reported.instance, asset) == _times(count, 0, 1, 2)
 
+    def test_a_window_of_a_run_that_the_command_line_reads_again(self, reported: Reported) -> None:
+        """Its checks are evaluated for each recording, with and without a run."""
+        run = create_run_for_test(reported.instance, status=dg.DagsterRunStatus.STARTED)
+        reported.record([0], run_id=run.run_id)
+        reported.instance.report_run_failed(run)
+        for count, run_id in enumerate((run.run_id, "cli-1", "cli-2"), 1):
+            with freeze_time(requesting.FIRST + timedelta(hours=1)):
+                reported.record([0], run_id=run_id)
+            reported.tick()
+            assert reported.counts() == _times(count, 0)
+
 
 class TestALotToReport:
     """After Dagster's database was lost, or when somebody starts Dagster later."""
