@@ -6,19 +6,18 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.orchestration.keys import (
-    backup_key,
-    folded,
-    group,
-    pool,
-    recovery_points_key,
-    refuse_collisions,
-    topic_key,
+from kstreams_assets.orchestration.keys import folded, group, pool, refuse_collisions
+from kstreams_assets.orchestration.translator import (
+    AssetKind,
+    KafkaStreamsAsset,
+    KafkaStreamsTranslator,
 )
+from tests.orchestration.default_keys import backup_key, recovery_points_key
 
 
 def test_keys_hold_names_as_kafka_has_them() -> None:
-    assert topic_key("a.b-c_d") == dg.AssetKey(["kafka", "a.b-c_d"])
+    topic = KafkaStreamsAsset(AssetKind.TOPIC, "shop.eu", "a.b-c_d")
+    assert KafkaStreamsTranslator().get_asset_key(topic) == dg.AssetKey(["kafka", "a.b-c_d"])
     assert backup_key("shop.eu", "a.b") == dg.AssetKey(["shop.eu", "backup", "a.b"])
     assert recovery_points_key("shop.eu") == dg.AssetKey(["shop.eu", "recovery_points"])
 

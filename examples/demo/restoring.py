@@ -94,7 +94,7 @@ def restore(
         result.run_id,
         tuple(results_of_restore(settings, found[0]).values()),
         seconds,
-        _seconds_of(result, restore_completeness_key(application_id)),
+        _seconds_of(result, restore_completeness_key(settings)),
     )
 
 

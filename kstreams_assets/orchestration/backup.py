@@ -142,10 +142,9 @@ class BackupRuns:
 
     def run_request(self, request: BackupRequest, run_key: str) -> dg.RunRequest:
         """One run for a range of windows, with the tags that the questions above look for."""
-        application_id = self.settings.application_id
         return dg.RunRequest(
             run_key=run_key,
-            asset_selection=[backup_key(application_id, t) for t in sorted(request.topics)],
+            asset_selection=[backup_key(self.settings, t) for t in sorted(request.topics)],
             tags={
                 **self._tags,
                 **({_RETRY_TAG: "true"} if request.attempt > 1 else {}),
@@ -192,7 +191,8 @@ class BackupRuns:
         return self._are_these_backups(run.asset_selection or ())
 
     def _are_these_backups(self, keys: Iterable[dg.AssetKey]) -> bool:
-        return any(key.path[:2] == [self.settings.application_id, "backup"] for key in keys)
+        topics = self.settings.application.topics
+        return not {backup_key(self.settings, topic.name) for topic in topics}.isdisjoint(keys)
 
     def _again(self, run: dg.DagsterRun) -> dg.RunRequest:
         """Dagster submits the run that it has when it sees the run key again."""
@@ -253,7 +253,7 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     """
     calendar = WindowCalendar(settings.windows)
     partitions = window_partitions(settings.windows)
-    by_key = {backup_key(settings.application_id, t.name): t for t in settings.topics}
+    by_key = {backup_key(settings, t.name): t for t in settings.topics}
     fields = declared_fields(table_stores(settings), settings)
 
     @dg.multi_asset(
@@ -311,7 +311,7 @@ def _spec(
     checks = "\n".join(f"- `{name}`: {text}" for name, text in topic_checks(topic).items())
     return dg.AssetSpec(
         key=key,
-        deps=[topic_key(topic.name), recovery_points_key(application_id)],
+        deps=[topic_key(settings, topic.name), recovery_points_key(settings)],
         description=(
             f"Records of topic `{topic.name}` ({', '.join(sorted(topic.roles))}), window by window,"
             f" committed ones only, byte for byte.\n\n"
@@ -348,7 +348,7 @@ def _events(
     for report in (topic for window in windows for topic in window.topics):
         by_topic.setdefault(report.backup.topic, []).append(report)
     for topic, reports in by_topic.items():
-        key = backup_key(settings.application_id, topic)
+        key = backup_key(settings, topic)
         # One result would stand for all windows of the run.
         whole = topic not in unread and all(one.window.holds(one.backup) for one in reports)
         for report in reports:

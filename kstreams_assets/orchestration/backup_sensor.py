@@ -40,7 +40,7 @@ def build_backup_sensor(settings: ApplicationSettings) -> dg.SensorDefinition:
 
     @dg.sensor(
         name=backups_sensor(application_id),
-        target=[backup_key(application_id, topic.name) for topic in settings.topics],
+        target=[backup_key(settings, topic.name) for topic in settings.topics],
         minimum_interval_seconds=EVERY_S,
         default_status=running if settings.sensors_running else stopped,
         description=(

@@ -159,7 +159,7 @@ def build_completeness_assets(settings: ApplicationSettings) -> list[dg.AssetsDe
     if not checks:
         return []
     application_id = settings.application_id
-    key = completeness_key(application_id)
+    key = completeness_key(settings)
     calendar = WindowCalendar(settings.windows)
     partitions = window_partitions(settings.windows)
 
@@ -206,9 +206,9 @@ def _spec(
     return dg.AssetSpec(
         key=key,
         deps=[
-            *(backup_key(application_id, topic.name) for topic in settings.topics),
-            *(ktable_key(application_id, store.store) for store in table_stores(settings)),
-            recovery_points_key(application_id),
+            *(backup_key(settings, topic.name) for topic in settings.topics),
+            *(ktable_key(settings, store.store) for store in table_stores(settings)),
+            recovery_points_key(settings),
         ],
         description=(
             f"What `{application_id}` must keep true so that nothing is lost, evaluated at the"

@@ -1,5 +1,6 @@
 """The Dagster component: one YAML document becomes the definitions of an application."""
 
+from collections.abc import Iterator
 from typing import Any, Final, Self
 
 import dagster as dg
@@ -9,6 +10,7 @@ from pydantic_core import CoreSchema
 
 from kstreams_assets.app_file.model import ApplicationModel
 from kstreams_assets.app_file.read import FILE, application_model
+from kstreams_assets.ktables.stores import table_stores
 from kstreams_assets.orchestration.backup import build_backup_assets
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.completeness import build_completeness_assets
@@ -22,6 +24,7 @@ from kstreams_assets.orchestration.governance import (
     build_governance_asset,
     build_governance_schedules,
 )
+from kstreams_assets.orchestration.keys import RESTORED_COMPLETENESS
 from kstreams_assets.orchestration.ktables import build_ktable_assets
 from kstreams_assets.orchestration.object_store import store_resources
 from kstreams_assets.orchestration.recovery_point_sensor import build_recovery_point_sensor
@@ -31,8 +34,20 @@ from kstreams_assets.orchestration.restorable import (
     build_restorable_asset,
     build_restorable_sensor,
 )
-from kstreams_assets.orchestration.restore import build_restore_assets, build_restore_job
+from kstreams_assets.orchestration.restore import (
+    build_restore_assets,
+    build_restore_job,
+    restorable_topics,
+    taken_names,
+)
 from kstreams_assets.orchestration.topics import topic_specs
+from kstreams_assets.orchestration.translator import (
+    AssetKind,
+    DagsterSettings,
+    KafkaStreamsAsset,
+    KafkaStreamsTranslator,
+    translated,
+)
 from kstreams_assets.orchestration.upkeep import (
     build_expire_assets,
     build_expire_schedules,
@@ -48,33 +63,41 @@ _OF_A_VALUE: Final = frozenset(
 )
 
 
-def build_application_definitions(settings: ApplicationSettings) -> dg.Definitions:
+def build_application_definitions(
+    settings: ApplicationSettings, translator: KafkaStreamsTranslator | None = None
+) -> dg.Definitions:
     """Topics, recovery points, backups, KTables and restores of one application, and the sensors.
 
     The resource `spark` (`spark_resources.resource.SparkSessionResource`) has to be bound by the
     code location; pass several applications through `orchestration.topics.share_topics`. A
     warehouse in an object store brings its own resource (`dagster_aws.s3.S3Resource`).
 
+    Args:
+        settings: Those of the application.
+        translator: Gives the assets their keys and attributes.
+
     Raises:
         ConfigurationError: Names collide, or the windows are not understood.
     """
+    settings = DagsterSettings.of(settings, translator)
     topics = topic_specs(settings)  # refuses colliding names
     restores = build_restore_assets(settings)
+    assets = [
+        *topics,
+        build_recovery_points_asset(settings),
+        build_backup_assets(settings),
+        *build_ktable_assets(settings),
+        *build_completeness_assets(settings),
+        build_restorable_asset(settings),
+        *restores,
+        *build_drill_assets(settings),
+        build_governance_asset(settings),
+        *build_expire_assets(settings),
+        build_verification_asset(settings),
+        *build_second_copy_assets(settings),
+    ]
     definitions = dg.Definitions(
-        assets=[
-            *topics,
-            build_recovery_points_asset(settings),
-            build_backup_assets(settings),
-            *build_ktable_assets(settings),
-            *build_completeness_assets(settings),
-            build_restorable_asset(settings),
-            *restores,
-            *build_drill_assets(settings),
-            build_governance_asset(settings),
-            *build_expire_assets(settings),
-            build_verification_asset(settings),
-            *build_second_copy_assets(settings),
-        ],
+        assets=translated(settings, _assets_of(settings), assets),
         schedules=[
             *build_governance_schedules(settings),
             *build_drill_schedules(settings),
@@ -94,6 +117,20 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
     return dg.Definitions.merge(
         definitions, build_restore_job(settings, restores), build_drill_job(settings)
     )
+
+
+def _assets_of(settings: ApplicationSettings) -> Iterator[KafkaStreamsAsset]:
+    """Every asset that the application has; the kinds of which it has one may be undefined."""
+    named = {
+        AssetKind.TOPIC: [topic.name for topic in settings.application.topics],
+        AssetKind.BACKUP: [topic.name for topic in settings.topics],
+        AssetKind.KTABLE: [store.store for store in table_stores(settings)],
+        AssetKind.RESTORE: [topic.name for topic in restorable_topics(settings)],
+    }
+    absent = {RESTORED_COMPLETENESS} - {*taken_names(settings)}  # a topic may have this name
+    for kind in (kind for kind in AssetKind if kind not in absent):
+        for name in named.get(kind, [""]):
+            yield KafkaStreamsAsset(kind, settings.application_id, name)
 
 
 class _Attributes(BaseModel):
@@ -127,10 +164,11 @@ def _allow_templates(schema: object) -> None:
             schema["anyOf"] = [plain, {"type": "string", "pattern": r"\{\{.*\}\}"}]
 
 
-class KafkaStreamsAppComponent(dg.Component):
+class KafkaStreamsAppComponent(KafkaStreamsTranslator, dg.Component):
     """One Kafka Streams application: topics with lineage, recovery points, backups and restores.
 
-    Loads without a broker and without a JVM. What the YAML may say is `ApplicationModel`.
+    Loads without a broker and without a JVM. What the YAML may say is `ApplicationModel`. The
+    component is the translator of its assets: override `get_asset_key` and `get_asset_spec`.
     """
 
     def __init__(self, model: ApplicationModel) -> None:
@@ -157,4 +195,4 @@ class KafkaStreamsAppComponent(dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions; raises ConfigurationError and its kin for what the YAML says wrong."""
-        return build_application_definitions(self._model.settings(context.path))
+        return build_application_definitions(self._model.settings(context.path), self)

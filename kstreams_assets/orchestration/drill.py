@@ -79,10 +79,7 @@ def build_drill_schedules(settings: ApplicationSettings) -> list[dg.ScheduleDefi
     """The schedule of an application's drills, where one is declared; on from the start if the
     application's sensors are."""
     cron = settings.drill.every if settings.drill.command else None
-    key, text = (
-        drill_key(settings.application_id),
-        f"Restore drills of `{settings.application_id}`.",
-    )
+    key, text = drill_key(settings), f"Restore drills of `{settings.application_id}`."
     return schedules(settings, "drill", key, cron, text, config={"dry_run": False})
 
 
@@ -91,7 +88,7 @@ def build_drill_job(settings: ApplicationSettings) -> dg.Definitions:
     if not settings.drill.command:
         return dg.Definitions()
     application_id = settings.application_id
-    key = drill_key(application_id)
+    key = drill_key(settings)
     shown = DrillConfig(dry_run=False).model_dump()
     job = dg.define_asset_job(
         drill_job(application_id),
@@ -108,7 +105,7 @@ def build_drill_job(settings: ApplicationSettings) -> dg.Definitions:
 
 def _drill_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
     application_id = settings.application_id
-    key = drill_key(application_id)
+    key = drill_key(settings)
 
     arguments = of_warehouse(settings, "drill", settings.warehouse.control("drills"))
 
@@ -151,18 +148,18 @@ def _drill_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
         file = dg.MetadataValue.path(str(report_file(settings, report.drill_id)))
         told = {**metadata(REPORT, report), "report_file": file, **metadata(READINESS, ready)}
         yield dg.MaterializeResult(
-            asset_key=key, metadata=told, check_results=[check_result(report)]
+            asset_key=key, metadata=told, check_results=[check_result(key, report)]
         )
 
     return drill
 
 
-def check_result(report: DrillReport) -> dg.AssetCheckResult:
+def check_result(key: dg.AssetKey, report: DrillReport) -> dg.AssetCheckResult:
     """The check `recovery_objective_met` as Dagster shows it."""
     verdict = objective_verdict(report)
     not_declared = verdict.result is ObjectiveResult.NOT_DECLARED
     return dg.AssetCheckResult(
-        asset_key=drill_key(report.application_id),
+        asset_key=key,
         check_name="recovery_objective_met",
         passed=verdict.passed,
         severity=dg.AssetCheckSeverity.WARN if not_declared else dg.AssetCheckSeverity.ERROR,

@@ -38,9 +38,9 @@ def build_follow_up_sensors(settings: ApplicationSettings) -> list[dg.SensorDefi
     a lost database of Dagster is no reason to make old tables again.
     """
     application_id = settings.application_id
-    targets = [ktable_key(application_id, store.store) for store in table_stores(settings)]
+    targets = [ktable_key(settings, store.store) for store in table_stores(settings)]
     if rule_checks(settings, AT_WINDOWS):
-        targets.append(completeness_key(application_id))
+        targets.append(completeness_key(settings))
     if not targets:
         return []
     name = follow_up_sensor(application_id)

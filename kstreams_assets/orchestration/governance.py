@@ -72,12 +72,12 @@ def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition
     that Dagster shows it as skipped and not as passed.
     """
     application_id = settings.application_id
-    key = governance_key(application_id)
+    key = governance_key(settings)
     checks = "\n".join(f"- `{name}`: {text}" for name, text in CHECKS.items())
 
     spec = dg.AssetSpec(
         key,
-        deps=[topic_key(topic.name) for topic in settings.application.topics],
+        deps=[topic_key(settings, topic.name) for topic in settings.application.topics],
         description=(
             f"What is declared of `{application_id}`, compared with its cluster as it stands:"
             " control calls only, no JVM. Each finding says what to do.\n\n**Checks**\n\n" + checks
@@ -117,7 +117,7 @@ def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition
 
 def build_governance_schedules(settings: ApplicationSettings) -> list[dg.ScheduleDefinition]:
     """The schedule of `governance.every`, none without it; on where the sensors are on."""
-    cron, key = settings.governance.every, governance_key(settings.application_id)
+    cron, key = settings.governance.every, governance_key(settings)
     text = f"Compares what is declared of {settings.application_id} with its cluster."
     return schedules(settings, "governance", key, cron, text)
 

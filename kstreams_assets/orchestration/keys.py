@@ -1,7 +1,6 @@
 """Names of assets, groups, pools and tags, and the windows as partitions.
 
-The last part of a key is what a node of the lineage shows: it says what the asset is. A topic is
-`kafka/<topic>`, since applications share topics; all else begins with the application's id.
+Keys of assets come from the translator of the settings. Only `translator.py` makes keys.
 """
 
 import warnings
@@ -13,11 +12,12 @@ import dagster as dg
 from kstreams_assets.app.names import folded as folded
 from kstreams_assets.calendar import WindowCalendar, key_format, not_understood, start_of
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
-from kstreams_assets.settings import WindowSchedule
+from kstreams_assets.orchestration.translator import AssetKind, key_of
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 
-GROUP_OFFSETS: Final = "group_offsets"
+GROUP_OFFSETS: Final = AssetKind.GROUP_OFFSETS.value
 """Stands among the topics of a restore."""
-RESTORED_COMPLETENESS: Final = "restored_completeness"
+RESTORED_COMPLETENESS: Final = AssetKind.RESTORED_COMPLETENESS.value
 """Stands among the topics of a restore where there are completeness rules."""
 RANGE_START_TAG: Final = "dagster/asset_partition_range_start"
 RANGE_END_TAG: Final = "dagster/asset_partition_range_end"
@@ -66,74 +66,74 @@ def collision(first: str, second: str) -> ConfigurationError:
     )
 
 
-def topic_key(topic: str) -> dg.AssetKey:
+def topic_key(settings: ApplicationSettings, topic: str) -> dg.AssetKey:
     """The external asset of a topic."""
-    return dg.AssetKey(["kafka", topic])
+    return key_of(settings, AssetKind.TOPIC, topic)
 
 
-def backup_key(application_id: str, topic: str) -> dg.AssetKey:
+def backup_key(settings: ApplicationSettings, topic: str) -> dg.AssetKey:
     """The backup of a topic of an application."""
-    return dg.AssetKey([application_id, "backup", topic])
+    return key_of(settings, AssetKind.BACKUP, topic)
 
 
-def ktable_key(application_id: str, store: str) -> dg.AssetKey:
+def ktable_key(settings: ApplicationSettings, store: str) -> dg.AssetKey:
     """The snapshots of a state store of an application, as a table."""
-    return dg.AssetKey([application_id, "ktable", store])
+    return key_of(settings, AssetKind.KTABLE, store)
 
 
-def recovery_points_key(application_id: str) -> dg.AssetKey:
+def recovery_points_key(settings: ApplicationSettings) -> dg.AssetKey:
     """The recovery points of an application."""
-    return dg.AssetKey([application_id, "recovery_points"])
+    return key_of(settings, AssetKind.RECOVERY_POINTS)
 
 
-def restore_key(application_id: str, topic: str) -> dg.AssetKey:
+def restore_key(settings: ApplicationSettings, topic: str) -> dg.AssetKey:
     """A topic of an application, restored to another cluster."""
-    return dg.AssetKey([application_id, "restore", topic])
+    return key_of(settings, AssetKind.RESTORE, topic)
 
 
-def group_offsets_key(application_id: str) -> dg.AssetKey:
+def group_offsets_key(settings: ApplicationSettings) -> dg.AssetKey:
     """The group offsets of a restored application."""
-    return dg.AssetKey([application_id, "restore", GROUP_OFFSETS])
+    return key_of(settings, AssetKind.GROUP_OFFSETS)
 
 
-def governance_key(application_id: str) -> dg.AssetKey:
+def governance_key(settings: ApplicationSettings) -> dg.AssetKey:
     """What an application's cluster shows, compared with what is declared."""
-    return dg.AssetKey([application_id, "governance"])
+    return key_of(settings, AssetKind.GOVERNANCE)
 
 
-def completeness_key(application_id: str) -> dg.AssetKey:
+def completeness_key(settings: ApplicationSettings) -> dg.AssetKey:
     """The completeness rules of an application, evaluated at each window."""
-    return dg.AssetKey([application_id, "completeness"])
+    return key_of(settings, AssetKind.COMPLETENESS)
 
 
-def restore_completeness_key(application_id: str) -> dg.AssetKey:
+def restore_completeness_key(settings: ApplicationSettings) -> dg.AssetKey:
     """The completeness rules of an application, evaluated on a restored cluster."""
-    return dg.AssetKey([application_id, "restore", RESTORED_COMPLETENESS])
+    return key_of(settings, AssetKind.RESTORED_COMPLETENESS)
 
 
-def drill_key(application_id: str) -> dg.AssetKey:
+def drill_key(settings: ApplicationSettings) -> dg.AssetKey:
     """The restore drills of an application."""
-    return dg.AssetKey([application_id, "drill"])
+    return key_of(settings, AssetKind.DRILL)
 
 
-def expire_key(application_id: str) -> dg.AssetKey:
+def expire_key(settings: ApplicationSettings) -> dg.AssetKey:
     """What a policy keeps of the backups of an application."""
-    return dg.AssetKey([application_id, "expire"])
+    return key_of(settings, AssetKind.EXPIRE)
 
 
-def second_copy_key(application_id: str) -> dg.AssetKey:
+def second_copy_key(settings: ApplicationSettings) -> dg.AssetKey:
     """What of an application is in the second copy of its warehouse."""
-    return dg.AssetKey([application_id, "second_copy"])
+    return key_of(settings, AssetKind.SECOND_COPY)
 
 
-def verification_key(application_id: str) -> dg.AssetKey:
+def verification_key(settings: ApplicationSettings) -> dg.AssetKey:
     """The looks at all that the warehouse holds of an application."""
-    return dg.AssetKey([application_id, "verification"])
+    return key_of(settings, AssetKind.VERIFICATION)
 
 
-def restorable_key(application_id: str) -> dg.AssetKey:
+def restorable_key(settings: ApplicationSettings) -> dg.AssetKey:
     """Whether an application could be restored right now."""
-    return dg.AssetKey([application_id, "restorable"])
+    return key_of(settings, AssetKind.RESTORABLE)
 
 
 def group(application_id: str, part: str) -> str:

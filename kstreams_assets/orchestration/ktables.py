@@ -44,7 +44,7 @@ def column_lineage(store: TableStore, settings: ApplicationSettings) -> dg.Table
     Raises:
         ConfigurationError: A declared source names no topic of the application.
     """
-    log = backup_key(settings.application_id, store.topic)
+    log = backup_key(settings, store.topic)
     columns = {name: [(log, name)] for name in _AS_THEY_ARE}
     part_of = "timestamp_ms" if store.format.kind is StoreKind.VERSIONED else "key"
     columns |= {name: [(log, part_of)] for name, _, _ in KEY_PARTS.get(store.format.kind, ())}
@@ -69,8 +69,8 @@ def _source(
     topic, field = split_source(source, store, settings)
     column = f"value.{field}" if field else "value"
     if topic in {backed_up.name for backed_up in settings.topics}:
-        return backup_key(settings.application_id, topic), column
-    return topic_key(topic), column
+        return backup_key(settings, topic), column
+    return topic_key(settings, topic), column
 
 
 def split_source(source: str, store: TableStore, settings: ApplicationSettings) -> tuple[str, str]:
@@ -196,9 +196,7 @@ def build_ktable_assets(settings: ApplicationSettings) -> list[dg.AssetsDefiniti
         ConfigurationError: Dagster would take two of the stores for one.
         ConfigurationError: Declared lineage names no topic of the application.
     """
-    by_key = {
-        ktable_key(settings.application_id, store.store): store for store in table_stores(settings)
-    }
+    by_key = {ktable_key(settings, store.store): store for store in table_stores(settings)}
     if not by_key:
         return []
     refuse_collisions(store.store for store in by_key.values())
@@ -236,7 +234,7 @@ def _spec(key: dg.AssetKey, store: TableStore, settings: ApplicationSettings) ->
     application_id = settings.application_id
     return dg.AssetSpec(
         key=key,
-        deps=[backup_key(application_id, store.topic), recovery_points_key(application_id)],
+        deps=[backup_key(settings, store.topic), recovery_points_key(settings)],
         description=_description(store, settings),
         group_name=group(application_id, "ktables"),
         kinds={"deltalake", "table"},
@@ -286,7 +284,7 @@ def _events(
     for snapshot in snapshots:
         by_store.setdefault(snapshot.store, []).append(snapshot)
     for name, of_store in sorted(by_store.items()):
-        key = ktable_key(settings.application_id, name)
+        key = ktable_key(settings, name)
         for snapshot in of_store:
             context.add_asset_metadata(metadata(SNAPSHOT, snapshot), key, snapshot.window.key)
         yield dg.MaterializeResult(asset_key=key, metadata=_columns(stores[name], settings))

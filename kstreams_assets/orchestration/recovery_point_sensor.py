@@ -119,11 +119,11 @@ def _result(
     if last is not None and not _is_event_due(point, last):
         return dg.SensorResult(skip_reason=told, cursor=last.dump())
     values = metadata(POINT, point)
-    values["all_points"] = dg.MetadataValue.asset(restorable_key(settings.application_id))
+    values["all_points"] = dg.MetadataValue.asset(restorable_key(settings))
     if recency is not None:
         values |= metadata(RECENCY, recency)
     cursor = RecorderCursor(point.taken_at_ms, point.guarantee.value, point.sealed)
-    key = recovery_points_key(settings.application_id)
+    key = recovery_points_key(settings)
     event = dg.AssetMaterialization(asset_key=key, metadata=values)
     return dg.SensorResult(skip_reason=told, asset_events=[event], cursor=cursor.dump())
 
@@ -135,7 +135,7 @@ def _evaluated_if_due(
 
     Reported at once and not with the result of the tick: a tick that fails reports nothing.
     """
-    key = dg.AssetCheckKey(recovery_points_key(settings.application_id), _CHECK)
+    key = dg.AssetCheckKey(recovery_points_key(settings), _CHECK)
     if not is_check_due(instance, key, every_s=EVENT_EVERY_S):
         return None
     began = time.monotonic()

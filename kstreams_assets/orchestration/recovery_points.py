@@ -74,7 +74,7 @@ def listed_points(settings: ApplicationSettings, statuses: Sequence[PointStatus]
 def build_recovery_points_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
     """The recovery points of an application; materialising takes one and stores it."""
     application_id = settings.application_id
-    key = recovery_points_key(application_id)
+    key = recovery_points_key(settings)
 
     @dg.asset(
         key=key,
@@ -120,7 +120,7 @@ def _take(settings: ApplicationSettings) -> RecoveryPoint:
 def check_result(settings: ApplicationSettings, recency: Recency) -> dg.AssetCheckResult:
     """The check `recovery_point_is_recent` as Dagster shows it."""
     return dg.AssetCheckResult(
-        asset_key=recovery_points_key(settings.application_id),
+        asset_key=recovery_points_key(settings),
         check_name="recovery_point_is_recent",
         passed=recency.passed,
         description=recency.explanation,

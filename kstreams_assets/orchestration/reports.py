@@ -216,7 +216,7 @@ class Reporter:
 
         A process that is killed while it reports leaves events without checks.
         """
-        key = backup_key(self.settings.application_id, topic)
+        key = backup_key(self.settings, topic)
         windows = [recording.window.key for recording in recordings]
         last_check = dg.AssetCheckKey(key, [*topic_checks(self._topics[topic])][-1])
         evaluated = {
@@ -266,7 +266,7 @@ class Reporter:
 
     def _report_topic(self, topic: TopicReport, recording: Recording) -> None:
         """The event of one topic in one window, then its checks."""
-        key = backup_key(self.settings.application_id, topic.backup.topic)
+        key = backup_key(self.settings, topic.backup.topic)
         source = {
             _RUN: self._run(recording.run_id),
             _RECORDED_AT: dg.MetadataValue.timestamp(recording.recorded_at_ms / 1000),

@@ -58,7 +58,7 @@ _NEWEST_EXACT: Final = Form(
 def build_restorable_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
     """The asset of one application; materializing it evaluates it. Needs no broker and no JVM."""
     application_id = settings.application_id
-    key = restorable_key(application_id)
+    key = restorable_key(settings)
 
     @dg.asset(
         key=key,
@@ -117,7 +117,7 @@ def _evaluated(settings: ApplicationSettings) -> _Evaluated:
         **listed_points(settings, newest_statuses(settings, LISTED_POINTS, evidence.view)),
     }
     took = {TOOK: dg.MetadataValue.float(round(time.monotonic() - began, 3))}
-    key = restorable_key(settings.application_id)
+    key = restorable_key(settings)
     of_restorable = dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=RESTORABLE,
@@ -154,7 +154,7 @@ def _windows_have_points(key: dg.AssetKey, facts: Facts) -> dg.AssetCheckEvaluat
 def build_restorable_sensor(settings: ApplicationSettings) -> dg.SensorDefinition:
     """The sensor that evaluates the asset; on from the start, because it reads tables alone."""
     application_id = settings.application_id
-    key = restorable_key(application_id)
+    key = restorable_key(settings)
 
     @dg.sensor(
         name=restorable_sensor(application_id),
@@ -181,7 +181,7 @@ def _events(
     settings: ApplicationSettings,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     """What a tick reports; a warehouse that cannot be evaluated is a red check."""
-    key = restorable_key(settings.application_id)
+    key = restorable_key(settings)
     try:
         shown = _evaluated(settings)
     except (KStreamsAssetsError, *storage_errors()) as error:

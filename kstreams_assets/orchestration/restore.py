@@ -273,7 +273,7 @@ def build_restore_completeness_asset(
     if not checks:
         return []
     application_id = settings.application_id
-    key = restore_completeness_key(application_id)
+    key = restore_completeness_key(settings)
 
     @dg.asset(
         key=key,
@@ -371,7 +371,7 @@ def build_restore_assets(settings: ApplicationSettings) -> list[dg.AssetsDefinit
             have here.
         ConfigurationError: Dagster would take two of the rules for one.
     """
-    topics = [restore_key(settings.application_id, t.name) for t in restorable_topics(settings)]
+    topics = [restore_key(settings, t.name) for t in restorable_topics(settings)]
     windows = restorable_windows(settings.windows)
     restored = _topics_asset(settings, windows)  # refuses colliding names
     completeness = build_restore_completeness_asset(settings, topics, windows)
@@ -411,7 +411,7 @@ def restorable_topics(settings: ApplicationSettings) -> tuple[AppTopic, ...]:
 def _topics_asset(
     settings: ApplicationSettings, windows: dg.TimeWindowPartitionsDefinition
 ) -> dg.AssetsDefinition:
-    by_key = {restore_key(settings.application_id, t.name): t for t in restorable_topics(settings)}
+    by_key = {restore_key(settings, t.name): t for t in restorable_topics(settings)}
     for topic in by_key.values():
         for taken in taken_names(settings):
             if folded(topic.name) == taken:
@@ -501,7 +501,7 @@ def _observations(
     """The plan on every topic; no materialisation, since nothing is restored yet."""
     for topic in sorted(selected):
         yield dg.AssetObservation(
-            asset_key=restore_key(settings.application_id, topic),
+            asset_key=restore_key(settings, topic),
             partition=plan.request.window,
             metadata={"plan": dg.MetadataValue.md(text), **planned(plan, topic)},
         )
@@ -522,7 +522,7 @@ def _events(
     # What has no asset of its own here must not pass unseen: it is told, and blocks, everywhere.
     elsewhere = [found for found in result.problems if found.target.topic not in shown]
     for name in sorted(selected):
-        key = restore_key(settings.application_id, name)
+        key = restore_key(settings, name)
         topic = planned.get(name)
         values = left_out(done) if topic is None else restored(done, topic)
         yield dg.MaterializeResult(asset_key=key, metadata=values)
@@ -541,7 +541,7 @@ def _group_offsets_asset(
     windows: dg.TimeWindowPartitionsDefinition,
 ) -> dg.AssetsDefinition:
     application_id = settings.application_id
-    key = group_offsets_key(application_id)
+    key = group_offsets_key(settings)
 
     @dg.asset(
         key=key,
@@ -589,15 +589,15 @@ def _group_offsets_asset(
 def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings) -> dg.AssetSpec:
     application_id = settings.application_id
     backed_up = topic in settings.topics
-    sources = [backup_key(application_id, topic.name)] if backed_up else []
+    sources = [backup_key(settings, topic.name)] if backed_up else []
     # A changelog may be written from the snapshots of its stores.
     sources += [
-        ktable_key(application_id, store.store)
+        ktable_key(settings, store.store)
         for store in table_stores(settings)
         if store.topic == topic.name and store.is_changelog_only
     ]
     checks = "\n".join(f"- `{name}`: {text}" for name, text in RESTORE_CHECKS.items())
-    points = recovery_points_key(application_id)
+    points = recovery_points_key(settings)
     return dg.AssetSpec(
         key=key,
         deps=[*(dg.AssetDep(k, partition_mapping=UP_TO_THE_OPEN_WINDOW) for k in sources), points],

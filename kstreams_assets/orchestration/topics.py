@@ -5,7 +5,14 @@ from collections.abc import Iterable, Mapping
 import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.orchestration.keys import folded, group, refuse_collisions, topic_key
+from kstreams_assets.orchestration.keys import (
+    collision,
+    folded,
+    group,
+    refuse_collisions,
+    topic_key,
+)
+from kstreams_assets.orchestration.translator import APPLICATION_TAG
 from kstreams_assets.settings import ApplicationSettings
 
 _WHAT = {
@@ -33,8 +40,8 @@ def _spec(topic: AppTopic, settings: ApplicationSettings) -> dg.AssetSpec:
     sources = [edge.source for edge in application.edges if edge.target == topic.name]
     read_first = topic.roles & {TopicRole.INPUT, TopicRole.GLOBAL} and not sources
     return dg.AssetSpec(
-        key=topic_key(topic.name),
-        deps=[topic_key(source) for source in sources],
+        key=topic_key(settings, topic.name),
+        deps=[topic_key(settings, source) for source in sources],
         description=_description(topic, application),
         group_name=group(application.application_id, "topics"),
         kinds={"kafka", "topic", "source"} if read_first else {"kafka", "topic"},
@@ -74,9 +81,9 @@ def share_topics(definitions: dg.Definitions) -> dg.Definitions:
         ConfigurationError: Dagster would take two topics, or two applications, for one.
     """
     assets = list(definitions.assets or [])
-    topics = [a for a in assets if isinstance(a, dg.AssetSpec) and a.key.path[0] == "kafka"]
-    refuse_collisions(spec.key.path[-1] for spec in topics)
-    refuse_collisions(spec.tags["kstreams/app"] for spec in topics)
+    topics = [a for a in assets if isinstance(a, dg.AssetSpec) and APPLICATION_TAG in a.tags]
+    _refuse_key_collisions(topics)
+    refuse_collisions(spec.tags[APPLICATION_TAG] for spec in topics)
     by_key: dict[dg.AssetKey, list[dg.AssetSpec]] = {}
     for spec in topics:
         by_key.setdefault(spec.key, []).append(spec)
@@ -97,25 +104,29 @@ def share_topics(definitions: dg.Definitions) -> dg.Definitions:
     )
 
 
+def _refuse_key_collisions(topics: Iterable[dg.AssetSpec]) -> None:
+    by_identifier: dict[str, dg.AssetSpec] = {}
+    for spec in sorted(topics, key=lambda spec: spec.key):
+        other = by_identifier.setdefault(spec.key.to_python_identifier(), spec)
+        if other.key != spec.key:
+            raise collision(other.metadata["topic"], spec.metadata["topic"])
+
+
 def _joined(specs: Iterable[dg.AssetSpec]) -> dg.AssetSpec:
     ordered = sorted(specs, key=lambda spec: (not list(spec.deps), spec.group_name or ""))
     deps = {dep.asset_key: dep for spec in ordered for dep in spec.deps}
     tags: dict[str, str] = {}
     for spec in reversed(ordered):
         tags.update({**spec.tags, **_also_of(spec.tags)})
-    tags["kstreams/app"] = ordered[0].tags["kstreams/app"]
-    kinds = {"kafka", "topic"} if deps else {"kafka", "topic", "source"}
-    return dg.AssetSpec(
-        key=ordered[0].key,
+    tags[APPLICATION_TAG] = ordered[0].tags[APPLICATION_TAG]
+    return ordered[0].replace_attributes(
         deps=list(deps.values()),
         description="\n\n".join(spec.description or "" for spec in ordered),
-        group_name=ordered[0].group_name,
-        kinds=kinds,
+        kinds=ordered[0].kinds - {"source"} if deps else ordered[0].kinds | {"source"},
         owners=sorted({owner for spec in ordered for owner in spec.owners}),
         tags={k: v for k, v in tags.items() if not k.startswith("dagster/kind/")},
-        metadata=ordered[0].metadata,
     )
 
 
 def _also_of(tags: Mapping[str, str]) -> dict[str, str]:
-    return {f"kstreams/app-{folded(tags['kstreams/app'])}": ""}
+    return {f"kstreams/app-{folded(tags[APPLICATION_TAG])}": ""}

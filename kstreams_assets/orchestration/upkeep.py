@@ -46,8 +46,8 @@ def of_warehouse(settings: ApplicationSettings, part: str, place: StorePath) -> 
     application_id = settings.application_id
     return {
         "deps": [
-            recovery_points_key(application_id),
-            *(backup_key(application_id, topic.name) for topic in settings.topics),
+            recovery_points_key(settings),
+            *(backup_key(settings, topic.name) for topic in settings.topics),
         ],
         "group_name": group(application_id, part),
         "owners": list(settings.owners),
@@ -115,7 +115,7 @@ class VerificationConfig(dg.Config):
 def build_verification_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
     """The asset `<app>/verification`; needs no broker and no JVM."""
     application_id = settings.application_id
-    key = verification_key(application_id)
+    key = verification_key(settings)
 
     @dg.asset(
         key=key,
@@ -152,7 +152,7 @@ def build_verification_asset(settings: ApplicationSettings) -> dg.AssetsDefiniti
 
 def build_verification_schedules(settings: ApplicationSettings) -> list[dg.ScheduleDefinition]:
     """Those of `verify.every` and `verify.full_every`; on where the sensors are on."""
-    said, key = settings.verify, verification_key(settings.application_id)
+    said, key = settings.verify, verification_key(settings)
     sampled = {"full": True, "sample": said.sample} if said.sample else {"full": False}
     text = f"Looks whether the warehouse of `{settings.application_id}` is whole."
     return [
@@ -204,7 +204,7 @@ def build_second_copy_assets(settings: ApplicationSettings) -> list[dg.AssetsDef
     to = told.place
     if to is None:
         return []
-    key = second_copy_key(application_id)
+    key = second_copy_key(settings)
 
     @dg.asset(
         key=key,
@@ -250,7 +250,7 @@ def build_second_copy_assets(settings: ApplicationSettings) -> list[dg.AssetsDef
 
 def build_second_copy_schedules(settings: ApplicationSettings) -> list[dg.ScheduleDefinition]:
     """The schedule of `second_copy.every`, none without it; on where the sensors are on."""
-    copy, key = settings.second_copy, second_copy_key(settings.application_id)
+    copy, key = settings.second_copy, second_copy_key(settings)
     text = f"Brings the copy of {settings.application_id} in {copy.place} up to date."
     return schedules(settings, "second_copy", key, copy.every if copy.place else None, text)
 
@@ -270,14 +270,14 @@ def build_expire_schedules(settings: ApplicationSettings) -> list[dg.ScheduleDef
     """The schedule of `keep.every`, none without it; on where the sensors are on."""
     cron = None if settings.keep is None else settings.keep.every
     text = f"Drops what the policy of `{settings.application_id}` does not keep."
-    return schedules(settings, "expire", expire_key(settings.application_id), cron, text)
+    return schedules(settings, "expire", expire_key(settings), cron, text)
 
 
 def _expire_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
     application_id = settings.application_id
 
     @dg.asset(
-        key=expire_key(application_id),
+        key=expire_key(settings),
         description=(
             f"Recovery points of `{application_id}` that its policy (`keep`) does not keep go, and"
             " of the backups what no kept point needs. Points that stay restore as before."

@@ -15,17 +15,13 @@ from kstreams_assets.app.rules import CompletenessRule, Place
 from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.model.rule_results import Outcome
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.orchestration.keys import (
-    backup_key,
-    completeness_key,
-    restore_completeness_key,
-)
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import WindowSchedule
 from spark_resources.resource import SparkSessionResource
 from tests.e2e import restore_location
 from tests.e2e.test_dagster_run import produce, run, settings_of, take_point_in
 from tests.e2e.test_restore_run import Application
+from tests.orchestration.default_keys import backup_key, completeness_key, restore_completeness_key
 from tests.streams.workbench import Workbench
 
 pytestmark = [

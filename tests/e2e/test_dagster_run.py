@@ -14,11 +14,11 @@ from confluent_kafka import Producer
 from kstreams_assets.backup.verdicts import CHECKS
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration.component import build_application_definitions
-from kstreams_assets.orchestration.keys import backup_key, recovery_points_key
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
+from tests.orchestration.default_keys import backup_key, recovery_points_key
 from tests.streams.workbench import Workbench
 
 pytestmark = [

@@ -12,15 +12,10 @@ from kstreams_assets.app.rules import CompletenessRule
 from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.orchestration.component import build_application_definitions
-from kstreams_assets.orchestration.keys import (
-    backup_key,
-    completeness_key,
-    follow_up_sensor,
-    ktable_key,
-    reports_sensor,
-)
+from kstreams_assets.orchestration.keys import follow_up_sensor, reports_sensor
 from kstreams_assets.settings import WindowSchedule
 from tests.e2e.test_dagster_run import produce, settings_of, take_point_in
+from tests.orchestration.default_keys import backup_key, completeness_key, ktable_key
 from tests.streams.workbench import Workbench
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]

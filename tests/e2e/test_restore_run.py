@@ -26,11 +26,11 @@ from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.orchestration.keys import group_offsets_key, restore_key
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore import records as records_module
 from tests.backup.reading import consume
 from tests.e2e import restore_location
+from tests.orchestration.default_keys import group_offsets_key, restore_key
 from tests.streams.workbench import Workbench
 
 pytestmark = [

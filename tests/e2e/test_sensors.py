@@ -8,15 +8,12 @@ import pytest
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG
 
 from kstreams_assets.orchestration.component import build_application_definitions
-from kstreams_assets.orchestration.keys import (
-    backups_sensor,
-    recovery_points_key,
-    recovery_points_sensor,
-)
+from kstreams_assets.orchestration.keys import backups_sensor, recovery_points_sensor
 from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import WindowSchedule
 from tests.e2e.test_dagster_run import produce, settings_of
+from tests.orchestration.default_keys import recovery_points_key
 from tests.streams.workbench import Workbench
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]

@@ -24,12 +24,13 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.spans import Gap, GapCause
 from kstreams_assets.orchestration import backup_sensor as sensor
-from kstreams_assets.orchestration.keys import backup_key, backups_sensor
+from kstreams_assets.orchestration.keys import backups_sensor
 from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.clock import freeze_time
+from tests.orchestration.default_keys import backup_key
 
 TOPICS = tuple(AppTopic(name, TopicRoles({TopicRole.INPUT})) for name in ("t", "u"))
 FIRST = datetime(2026, 10, 20, tzinfo=UTC)

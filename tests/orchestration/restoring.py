@@ -11,9 +11,10 @@ from kstreams_assets.app.rules import CompletenessRule
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration import restore as assets
-from kstreams_assets.orchestration.keys import BACKFILL_TAG, restore_key
+from kstreams_assets.orchestration.keys import BACKFILL_TAG
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings, TargetSettings
 from spark_resources.resource import SparkSessionResource
+from tests.orchestration.default_keys import restore_key
 from tests.restore.restored_app import RestoredApp
 from tests.upkeep.simulated_app import APPLICATION_ID, ROLES
 

@@ -15,11 +15,12 @@ from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
 from kstreams_assets.app.rules import CompletenessRule
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.orchestration.follow_up import MOST_WINDOWS, build_follow_up_sensors
-from kstreams_assets.orchestration.keys import completeness_key, follow_up_sensor, ktable_key
+from kstreams_assets.orchestration.keys import follow_up_sensor
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import APPLICATION_ID
 from tests.clock import freeze_time
+from tests.orchestration.default_keys import completeness_key, ktable_key
 from tests.orchestration.requesting import FIRST, indices, record, settings_of, take_first_point
 
 TOPICS = (

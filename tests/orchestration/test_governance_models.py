@@ -14,9 +14,9 @@ from kstreams_assets.governance.judge import CHECKS, judge
 from kstreams_assets.governance.run import declared_of
 from kstreams_assets.orchestration import governance as assets_module
 from kstreams_assets.orchestration.component import build_application_definitions
-from kstreams_assets.orchestration.keys import governance_key
 from kstreams_assets.settings import ApplicationSettings
 from tests.governance.samples import CHANGELOG, V1_FILE, configs, declared, facts_are, healthy
+from tests.orchestration.default_keys import governance_key
 from tests.orchestration.project import attributes
 
 KEY = governance_key("shop")

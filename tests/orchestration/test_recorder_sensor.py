@@ -18,7 +18,6 @@ from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.point import POINT, Guarantee, PartitionCut, RecoveryPoint, input_lags
 from kstreams_assets.orchestration import recovery_point_sensor as recorder_sensor
-from kstreams_assets.orchestration.keys import recovery_points_key
 from kstreams_assets.orchestration.metadata import metadata
 from kstreams_assets.orchestration.recovery_point_sensor import (
     RecorderCursor,
@@ -31,6 +30,7 @@ from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.store.locks import WarehouseLockedError
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span
+from tests.orchestration.default_keys import recovery_points_key
 from tests.orchestration.requesting import settings_of
 
 KEY = recovery_points_key(APPLICATION_ID)

@@ -18,7 +18,6 @@ from kstreams_assets.backup.verdicts import CHECKS, judge
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.model.spans import Window
 from kstreams_assets.orchestration import backup as assets
-from kstreams_assets.orchestration.keys import backup_key
 from kstreams_assets.orchestration.reports import Position, Report, Reporter, build_reports_sensor
 from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
@@ -29,6 +28,7 @@ from tests.clock import freeze_time
 from tests.e2e.test_dagster_run import run
 from tests.e2e.test_dagster_run import settings_of as settings_of_workbench
 from tests.orchestration import requesting
+from tests.orchestration.default_keys import backup_key
 from tests.orchestration.requesting import key, settings_of, take_first_point
 from tests.streams.workbench import Workbench
 

@@ -10,7 +10,7 @@ import pytest
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.drill.readiness import readiness
 from kstreams_assets.orchestration import restorable
-from kstreams_assets.orchestration.keys import restorable_key, window_partitions
+from kstreams_assets.orchestration.keys import window_partitions
 from kstreams_assets.orchestration.restorable import (
     FRESHNESS,
     RESTORABLE,
@@ -20,6 +20,7 @@ from kstreams_assets.orchestration.restorable import (
 )
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
+from tests.orchestration.default_keys import restorable_key
 from tests.restore.restored_app import RestoredApp
 
 KEY = restorable_key("shop")

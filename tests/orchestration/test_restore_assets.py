@@ -27,13 +27,13 @@ from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRest
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.orchestration import restore as assets
 from kstreams_assets.orchestration.component import build_application_definitions
-from kstreams_assets.orchestration.keys import drill_key, group_offsets_key, restore_key
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.result import RestoreResult
 from kstreams_assets.secret import Secret
 from kstreams_assets.settings import DrillSettings, TargetSettings, VerifyExtent
 from spark_resources.partition_records import Difference
+from tests.orchestration.default_keys import drill_key, group_offsets_key, restore_key
 from tests.orchestration.restoring import GROUP_OFFSETS_STEP, NAMES, DagsterShop, NoSpark, Run
 from tests.restore import outcomes
 from tests.restore.restored_app import Requests

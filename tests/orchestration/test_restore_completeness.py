@@ -14,9 +14,9 @@ from kstreams_assets.errors import ConfigurationError, KafkaError
 from kstreams_assets.model.rule_results import Outcome
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.orchestration import restore as assets
-from kstreams_assets.orchestration.keys import restore_completeness_key
 from kstreams_assets.settings import ApplicationSettings
 from tests.completeness.outcomes import rule
+from tests.orchestration.default_keys import restore_completeness_key
 from tests.orchestration.restoring import NAMES, DagsterShop, Run
 from tests.restore import outcomes
 from tests.restore.restored_app import LOST, TOLD, Rules

@@ -10,7 +10,6 @@ import pytest
 from kstreams_assets.copy_mark import MARK
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.metrics.collect import Scrape
-from kstreams_assets.orchestration.keys import expire_key
 from kstreams_assets.orchestration.upkeep import (
     COMPLETE,
     ExpireConfig,
@@ -22,6 +21,7 @@ from kstreams_assets.orchestration.upkeep import (
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, SecondCopySettings
 from tests.metrics.exposed import Exposed, when_up
+from tests.orchestration.default_keys import expire_key
 from tests.repository.disk import on_disk
 from tests.store.place import warehouse_at
 from tests.upkeep.simulated_app import APPLICATION_ID, SimulatedApp, restored_state

@@ -7,7 +7,6 @@ import pytest
 
 from kstreams_assets.app_file.read import application_model
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.orchestration.keys import verification_key
 from kstreams_assets.orchestration.upkeep import (
     READ,
     SOUND,
@@ -17,6 +16,7 @@ from kstreams_assets.orchestration.upkeep import (
 )
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, VerifySettings
+from tests.orchestration.default_keys import verification_key
 from tests.orchestration.project import attributes
 from tests.repository.test_damage import settings as backed_up
 from tests.upkeep.test_verify import _flip
