@@ -182,9 +182,10 @@ def test_an_asset_of_a_user_shares_it_with_the_assets_of_the_component(
 ) -> None:
     """One run: the component's asset verifies a warehouse, that of the user lists and reads it."""
     monkeypatch.setattr("kstreams_assets.upkeep.verify.SETTLE_S", 0.2)
-    monkeypatch.setenv("STORE_KEY", seaweed.key)
-    monkeypatch.setenv("STORE_SECRET", seaweed.secret)
-    store = {"endpoint": seaweed.endpoint, "region": "us-east-1", **KEYS}
+    monkeypatch.setenv("SEAWEED_KEY", seaweed.key)  # this process has read STORE_KEY before
+    monkeypatch.setenv("SEAWEED_SECRET", seaweed.secret)
+    keys = {"access_key_id": {"env": "SEAWEED_KEY"}, "secret_access_key": {"env": "SEAWEED_SECRET"}}
+    store = {"endpoint": seaweed.endpoint, "region": "us-east-1", **keys}
     place = seaweed.place(**store)
     root = whole.warehouse.root
     assert isinstance(root, Path)

@@ -104,14 +104,14 @@ def test_sensors_report_and_request_under_the_translated_keys(
     record(tmp_path, [0])
     backup = dg.AssetKey(["production", requesting.APPLICATION_ID, "backup", "t"])
 
-    with freeze_time(requesting.FIRST + timedelta(minutes=3)):
-        for sensor in (_sensor(definitions, name) for name in ("shop_reports", "shop_backups")):
-            ticked = sensor.evaluate_tick(
-                dg.build_sensor_context(instance=instance, sensor_name=sensor.name)
-            )
+    def requested(name: str) -> list[dg.RunRequest]:
+        context = dg.build_sensor_context(instance=instance, sensor_name=name)
+        with freeze_time(requesting.FIRST + timedelta(minutes=3)):
+            return list(_sensor(definitions, name).evaluate_tick(context).run_requests or ())
 
+    assert requested("shop_reports") == []
     assert instance.get_materialized_partitions(backup) == {requesting.key(0)}
-    [request] = ticked.run_requests or ()
+    (request,) = requested("shop_backups")
     assert requesting.indices(request) == range(1, 3)
     assert backup in (request.asset_selection or ())
 
