@@ -24,6 +24,7 @@ from kstreams_assets.orchestration.governance import (
     build_governance_asset,
     build_governance_schedules,
 )
+from kstreams_assets.orchestration.kafka_resource import kafka_resources
 from kstreams_assets.orchestration.keys import RESTORED_COMPLETENESS
 from kstreams_assets.orchestration.ktables import build_ktable_assets
 from kstreams_assets.orchestration.object_store import store_resources
@@ -69,8 +70,9 @@ def build_application_definitions(
     """Topics, recovery points, backups, KTables and restores of one application, and the sensors.
 
     The resource `spark` (`spark_resources.resource.SparkSessionResource`) has to be bound by the
-    code location; pass several applications through `orchestration.topics.share_topics`. A
-    warehouse in an object store brings its own resource (`dagster_aws.s3.S3Resource`).
+    code location; pass several applications through `orchestration.topics.share_topics`. The
+    clusters (`orchestration.kafka_resource.KafkaResource`) and a warehouse in an object store
+    (`dagster_aws.s3.S3Resource`) bring their own resources.
 
     Args:
         settings: Those of the application.
@@ -112,7 +114,7 @@ def build_application_definitions(
             build_restorable_sensor(settings),
             *build_follow_up_sensors(settings),
         ],
-        resources=store_resources(settings),
+        resources={**store_resources(settings), **kafka_resources(settings)},
     )
     return dg.Definitions.merge(
         definitions, build_restore_job(settings, restores), build_drill_job(settings)

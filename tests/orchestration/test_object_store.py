@@ -78,12 +78,13 @@ class TestTheComponent:
 
     def test_makes_none_for_a_folder(self, project: Project) -> None:
         project.write("shop", attributes())
-        assert not project.load().resources
+        assert [*(project.load().resources or {})] == ["kafka_shop"]
 
     def test_applications_with_one_store_share_it(self, project: Project) -> None:
         project.write("shop", in_bucket("shop"))
         project.write("bills", in_bucket("bills", warehouse="s3://backups/bills"))
-        assert [*(project.load().resources or {})] == ["warehouse_store"]
+        found = {*(project.load().resources or {})}
+        assert found == {"warehouse_store", "kafka_shop", "kafka_bills"}
 
     def test_another_store_needs_another_key(self, project: Project) -> None:
         other = {"object_store": {"region": "us-east-1"}}
