@@ -57,8 +57,6 @@ class BackupSettings(Block):
     """
 
     windows_per_commit: ClassVar[int] = 200
-    few_offsets: ClassVar[int] = 100_000
-    """Up to this many offsets are read in the process itself, which is faster than a Spark job."""
     read_stall_s: ClassVar[float] = 30.0
     """How long a partition may deliver nothing while it is read."""
 
@@ -750,6 +748,22 @@ class SecondCopySettings(Block):
         return None if self.to is None else place_at(self.to, self.object_store)
 
 
+class ExecutorSettings(Block):
+    """Where tasks run that read Kafka: in the Python process itself, or on Spark."""
+
+    from_offsets: int = Field(
+        default=100_000,
+        ge=0,
+        description="Reads of at least this many offsets run on Spark. Smaller ones run in the"
+        " Python process itself, which needs neither jars nor Java. 0: always Spark.",
+        examples=[0, 1_000_000],
+    )
+
+    def needs_spark(self, offsets: int) -> bool:
+        """Whether a read of this many offsets runs on Spark."""
+        return offsets >= self.from_offsets
+
+
 class VerifySettings(Block):
     """When a schedule checks the warehouse for missing or altered files."""
 
@@ -816,6 +830,7 @@ class ApplicationSettings:
     drill: DrillSettings = field(default_factory=DrillSettings)
     second_copy: SecondCopySettings = field(default_factory=SecondCopySettings)
     verify: VerifySettings = field(default_factory=VerifySettings)
+    spark: ExecutorSettings = field(default_factory=ExecutorSettings)
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False

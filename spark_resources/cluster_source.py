@@ -9,7 +9,7 @@ from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.model.files import NewFile
-from kstreams_assets.settings import BackupSettings
+from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import StorePath
 from spark_resources.data_files import NewFolder, SpanEdges
 from spark_resources.span_tasks import run_here, run_on_spark, span_tasks
@@ -36,7 +36,7 @@ def read_topics(
     folder: StorePath,
     *,
     connection: KafkaConnection,
-    settings: BackupSettings,
+    settings: ApplicationSettings,
     spark: "Callable[[], SparkSession]",
     throttle: Throttle | None = None,
 ) -> Mapping[str, TopicFiles]:
@@ -59,15 +59,15 @@ def read_topics(
         },
         folder=NewFolder(folder, *_COMPRESSION),
         connection=CarriedConnection.of(connection),
-        idle_timeout_s=settings.read_stall_s,
+        idle_timeout_s=settings.backup.read_stall_s,
         throttle=throttle,
     )
-    if sum(one.end - one.start for one in stretches) <= settings.few_offsets:
-        done = run_here(tasks)
-    else:
+    if settings.spark.needs_spark(sum(one.end - one.start for one in stretches)):
         from spark_resources.partition_tasks import run_partition_tasks
 
         done = run_partition_tasks(spark(), tasks, run_on_spark)
+    else:
+        done = run_here(tasks)
     for reason in (reason for one in done for reason in one.unread.values()):
         raise KafkaError(
             reason,

@@ -35,6 +35,7 @@ from kstreams_assets.settings import (
     BackupSettings,
     DeclaredGuarantee,
     DrillSettings,
+    ExecutorSettings,
     KeepSettings,
     RecoveryPointSettings,
     RestoreSettings,
@@ -106,6 +107,9 @@ class ApplicationModel(Block):
     )
     verify: VerifySettings = Field(
         default=VerifySettings(), description="When the warehouse is looked through for damage."
+    )
+    spark: ExecutorSettings = Field(
+        default=ExecutorSettings(), description="When Spark is used to read Kafka."
     )
     schema_registry: Annotated[RegistryConnection | None, LOCATED] = Field(
         default=None,
@@ -186,6 +190,7 @@ class ApplicationModel(Block):
             drill=self.drill.in_folder(folder),
             second_copy=self.second_copy.beside(self.object_store),
             verify=self.verify,
+            spark=self.spark,
             registry=self.schema_registry,
             object_store_resource=self.object_store_resource,
             sensors_running=self.sensors is SensorStatus.RUNNING,

@@ -17,6 +17,7 @@ from kstreams_assets.backup.recorded import current_facts, window_backups
 from kstreams_assets.backup.replacement import files_that_stay, poorer_partitions
 from kstreams_assets.backup.result import (
     BackupReadError,
+    Executor,
     TopicBackup,
     TopicRecreatedWhileReadingError,
     UnreadTopic,
@@ -266,7 +267,8 @@ class Committer:
             ctx.cluster.connection, backup.scan_stall_seconds, backup.scan_connections, ctx.throttle
         ) as accountant:
             fresh = _richer((t, self._staying(accountant, t)) for t in topics if t not in again)
-            with SpanReader(ctx, lock).read(fresh, windows) as (files, looks, left_out):
+            with SpanReader(ctx, lock).read(fresh, windows) as read:
+                files, looks, left_out, executor = read
                 fresh = [topic for topic in fresh if topic.id not in left_out]
                 contents_of(ctx.records, files)
                 self._refuse_recreated(plan, windows, fresh, files)
@@ -281,6 +283,7 @@ class Committer:
             files,
             results,
             [*left_out.values()],
+            executor,
         )
 
     def _staying(self, accountant: Accountant, topic: TopicPlan) -> Set[TopicPartitionId]:
@@ -377,6 +380,7 @@ class Committer:
                 recovery_point_id=closing.id if closing else None,
                 delta_version=topic.earlier[0].delta_version if is_as_it_was else version,
                 duration_s=took_s,
+                executor=read.executor,
                 below_first={p: o for p, o in plan.below_first.items() if p.topic == name},
             )
         return backups
@@ -395,6 +399,7 @@ class _Accounted:
     files: Sequence[NewFile]
     results: Mapping[tuple[str, str], Sequence[SpanResult]]
     left_out: Sequence[UnreadTopic]
+    executor: Executor
 
     def kept(self, topic: TopicPlan) -> list[LedgerEntry]:
         """What is stored of a topic and stays, given the results of what was read."""
@@ -409,6 +414,7 @@ class Read(NamedTuple):
     files: list[NewFile]
     looks: Mapping[SpanId, Look]
     left_out: Mapping[tuple[str, str], UnreadTopic]
+    executor: Executor = Executor.PYTHON
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,13 +470,13 @@ class SpanReader:
         )
         began = time.monotonic()
         try:
-            done = self._run(tasks, offsets)
+            executor, done = self._run(tasks, offsets)
         except SparkLostError:
             raise
         except (OffsetOutOfRangeError, TopicNotFoundError, RuntimeError) as error:
             reason = error.problem if isinstance(error, KStreamsAssetsError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
-        _log.info("Read in %.1f s.", time.monotonic() - began)
+        _log.info("Read in %.1f s (%s).", time.monotonic() - began, executor)
         looks = {
             SpanId(window, TopicPartitionId(topic, number)): Look(tally)
             for one in done
@@ -494,16 +500,18 @@ class SpanReader:
             if (file.values["window"], file.values["topic"]) not in left_out
         ]
         remove_unreported(folder, {file.path.rpartition("/")[2] for file in files})
-        return Read(files, looks, left_out)
+        return Read(files, looks, left_out, executor)
 
-    def _run(self, tasks: "Sequence[SpanTask]", offsets: int) -> "Sequence[Written]":
-        """Here if there is little to do, else on Spark."""
+    def _run(
+        self, tasks: "Sequence[SpanTask]", offsets: int
+    ) -> "tuple[Executor, Sequence[Written]]":
+        """In this process if there is little to do, else on Spark."""
         from spark_resources.span_tasks import run_here
 
-        backup = self.ctx.settings.backup
-        if offsets <= backup.few_offsets:
-            return run_here(tasks, self.ctx.check, at_a_time=backup.tasks)
-        return self._on_spark(tasks)
+        settings = self.ctx.settings
+        if settings.spark.needs_spark(offsets):
+            return Executor.SPARK, self._on_spark(tasks)
+        return Executor.PYTHON, run_here(tasks, self.ctx.check, at_a_time=settings.backup.tasks)
 
     def _on_spark(self, tasks: "Sequence[SpanTask]") -> "Sequence[Written]":
         from spark_resources.partition_tasks import run_partition_tasks

@@ -116,7 +116,8 @@ class RunContext:
         settings = self.settings
         purpose, wait_s = f"backup run {self.run_id}", settings.backup.lock_wait_seconds
         with self.repo.writing(Lock.APPLICATION, purpose=purpose, wait_s=wait_s) as lock:
-            self.spark.check()
+            if settings.spark.needs_spark(0):
+                self.spark.check()
             settings.warehouse.require_space(_LEAST_FREE_BYTES)
             self.cluster.require_read(self.present())
             if not self.new_lineage:

@@ -146,7 +146,13 @@ class _Closing:
                 group = due[first : first + _WINDOWS_AT_ONCE]
                 for backup in run.execute(group, newest_closed=self.job.newest_closed()):
                     key = backup.window.key
-                    _log.info("%s: window %s, %d records.", name, key, backup.records)
+                    _log.info(
+                        "%s: window %s, %d records, executor %s.",
+                        name,
+                        key,
+                        backup.records,
+                        backup.executor,
+                    )
                     for line in problem_lines(judge(backup, settings.application)):
                         _log.warning("%s: window %s: %s", name, key, line)
         Repository.open(settings).schemas.try_to_save(settings.registry)
@@ -352,6 +358,7 @@ class Follower:
             stepped_at_ms=now_ms(),
             steps=self.status.steps + 1,
             records=self.status.records + (0 if backup is None else backup.records),
+            executor=self.status.executor if backup is None else backup.executor,
             failures=0,
             problem=_unread(backup),
         )

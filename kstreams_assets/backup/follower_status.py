@@ -19,6 +19,7 @@ class FollowerStatus:
 
     `covered_at_ms` is when the newest point was taken of those that are covered: a loss of the
     cluster costs what came after it. `failures` are those in a row, `problem` is the last one's.
+    `executor` is where the newest step read: `python` (its own process) or `spark`.
     `catching_up` says how far it is where much is left to be read, such as `First backup: 34 %
     read, about 2 h left.`; `told_at_ms` is when all this was so.
     """
@@ -36,6 +37,7 @@ class FollowerStatus:
     records: int = 0
     step_s: float = 0.0
     pause_s: float = 0.0
+    executor: str | None = None
     failures: int = 0
     problem: str = ""
     catching_up: str = ""

@@ -17,7 +17,7 @@ from kstreams_assets.backup.context import RunContext
 from kstreams_assets.backup.merge import Pieces, damaged_entries, drop_superseded, merge
 from kstreams_assets.backup.planner import Planner
 from kstreams_assets.backup.recorded import current_facts, window_backups
-from kstreams_assets.backup.result import BackupReadError, TopicBackup, WindowBackup
+from kstreams_assets.backup.result import BackupReadError, Executor, TopicBackup, WindowBackup
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.model.recordings import LedgerEntry
 from kstreams_assets.model.spans import Window
@@ -129,6 +129,7 @@ class IncrementMerger:
                     recovery_point_id=closing.id if closing else None,
                     delta_version=merged.version,
                     duration_s=time.monotonic() - began,
+                    executor=Executor.PYTHON,
                 )
                 for topic, of_topic in pieces.items()
             ]

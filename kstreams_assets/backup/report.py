@@ -142,7 +142,7 @@ TOPIC: Final = Form(
         Value("odd_timestamps", of=lambda t: sum(s.content.odd_timestamps for s in t.backup.spans)),
         "duration_s=backup.duration_s",
     ),
-    "delta_version=backup.delta_version",
+    "delta_version=backup.delta_version executor=backup.executor",
     *only(
         DAGSTER,
         Value("recovery_point", of=lambda topic: topic.backup.recovery_point_id or None),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import KStreamsAssetsError
@@ -9,6 +10,13 @@ from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.model.restores import StoredRestore
 from kstreams_assets.model.spans import SpanResult, TopicFacts, Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+
+
+class Executor(StrEnum):
+    """Where the tasks of a backup ran: in this process, or on Spark."""
+
+    PYTHON = "python"
+    SPARK = "spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,8 @@ class TopicBackup:
     """Recovery points in the window that holes in its changelog spans leave unproven."""
     below_first: Mapping[TopicPartitionId, OffsetRange] = field(default_factory=dict)
     """Offsets that Kafka holds and that no window does: they lie below the first one."""
+    executor: Executor | None = None
+    """Where the read that this topic was part of ran. None where the ledger alone reports it."""
 
     @property
     def is_changelog(self) -> bool:
@@ -125,6 +135,11 @@ class WindowBackup:
             "No recovery point was taken in this window: it ends where the window before it ends,"
             " and its records are in the next window that has a point."
         )
+
+    @property
+    def executor(self) -> Executor | None:
+        """Where its topics were read: on Spark if any of them was."""
+        return max((one.executor for one in self.topics if one.executor is not None), default=None)
 
     @property
     def records(self) -> int:

@@ -227,7 +227,7 @@ class BackupRun:
         plan = self.planner.plan(windows)
         sizes = amounts(ctx.cluster, ctx.repo, plan.topics)
         offsets = sum(topic.to_read for topic in plan.topics)
-        if offsets > ctx.settings.backup.few_offsets:
+        if ctx.settings.spark.needs_spark(offsets):
             size = sizes.of(plan.topics)
             _log.info("To be read: %s.", in_words(size, offsets, ctx.expected_pace()))
             ctx.has_read(0, size)

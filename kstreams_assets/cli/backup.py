@@ -43,6 +43,7 @@ _COLUMNS: Final = (
     "bytes",
     "tombstones",
     "missing_offsets",
+    "executor",
     "verdict",
 )
 

@@ -128,8 +128,12 @@ def _line(status: FollowerStatus) -> str:
     return (
         f"{status.application_id}: newest covered point {status.covered_point}"
         f" ({status.guarantee}), {age_s:.1f} s old; {status.steps} points, {status.records:,}"
-        f" records, {status.step_s:.1f} s per step. {status.problem}".strip()
+        f" records, {status.step_s:.1f} s per step{_executor(status)}. {status.problem}".strip()
     )
+
+
+def _executor(status: FollowerStatus) -> str:
+    return f" ({status.executor})" if status.executor else ""
 
 
 def _health(followers: Sequence[Follower]) -> str:

@@ -100,7 +100,7 @@ class ClusterContents:
             stretches,
             self._staging.folder(),
             connection=self._cluster.connection,
-            settings=self._settings.backup,
+            settings=self._settings,
             spark=lambda: self._spark.spark_session,
             throttle=self._settings.throttle_of_restores,
         )

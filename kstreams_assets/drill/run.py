@@ -327,7 +327,7 @@ def compare_state(
             ],
             staging.folder(),
             connection=cluster.connection,
-            settings=settings.backup,
+            settings=settings,
             spark=lambda: spark.spark_session,
         )
         return tuple(

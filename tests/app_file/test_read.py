@@ -174,6 +174,11 @@ class TestErrors:
                 ["line 16, stores: The declared store 'n'"],
             ),
             (["tags:", "  a: \"{{ env('NOT_THERE_AT_ALL') }}\""], ["line 14, tags.a: Environment"]),
+            (
+                ["spark:", "  from_offsets: -1"],
+                ["line 14: spark.from_offsets is -1. Give a number of at least 0."],
+            ),
+            (["spark:", "  from_ofsets: 1"], ["line 14, spark.from_ofsets: unknown key (near"]),
             (["backup: [", "  x: {"], ["line 15", "not YAML"]),
         ],
     )

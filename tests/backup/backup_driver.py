@@ -20,9 +20,9 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.spans import Window
 from kstreams_assets.repository.ledger import Ledger, TopicFactsTable
-from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
+from kstreams_assets.settings import ApplicationSettings, ExecutorSettings, WindowSchedule
 from spark_resources.session import LazySession
-from tests.streams.workbench import OnSpark
+from tests.streams.workbench import ON_SPARK
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
             connection=connection,
             warehouse=Warehouse.at(job["warehouse"]),
             windows=WindowSchedule.every("minute", start="2026-01-01"),
-            backup=BackupSettings() if job["here"] else OnSpark(),
+            spark=ExecutorSettings() if job["here"] else ON_SPARK,
         )
         run = BackupRun(
             RunContext(settings, topics, cluster, spark, "driver", job["windows"][0][0])

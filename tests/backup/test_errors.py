@@ -50,7 +50,7 @@ from tests.backup.writing import producer, write
 from tests.repository.disk import on_disk
 from tests.streams.cluster import unique_name
 from tests.streams.guarded import PASSWORDS, connection_of
-from tests.streams.workbench import NoSpark, OnSpark, Workbench
+from tests.streams.workbench import ON_SPARK, NoSpark, Workbench
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.usefixtures("on_spark")]
 
@@ -107,7 +107,7 @@ def secured(
                 warehouse=Warehouse(tmp_path / "warehouse"),
                 spark=spark,
                 application_id=application_id,
-                settings=OnSpark(),
+                executor=ON_SPARK,
             )
 
         yield make
@@ -243,7 +243,7 @@ class TestBeforeThePoint:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        workbench.spark = SparkSessionResource()
+        workbench.spark, workbench.executor = SparkSessionResource(), ON_SPARK
         monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
         with refused(workbench, JarsMissingError, "jars fetch spark", within_s=40):
             _back_up_a_window_without_a_point(workbench)

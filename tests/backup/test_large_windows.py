@@ -17,13 +17,13 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.repository.records import file_actions
 from kstreams_assets.repository.repository import Repository
-from kstreams_assets.settings import BackupSettings
+from kstreams_assets.settings import BackupSettings, ExecutorSettings
 from spark_resources import span_tasks
 from spark_resources.work import ReadRange
 from tests.backup.reading import consume, stored
 from tests.backup.writing import open_transaction, write
 from tests.repository.disk import on_disk
-from tests.streams.workbench import NoSpark, OnSpark, Workbench
+from tests.streams.workbench import ON_SPARK, NoSpark, Workbench
 
 pytestmark = [pytest.mark.kafka]
 
@@ -31,7 +31,6 @@ PARTITIONS = 2
 RECORDS = 400
 IN_PARTS = BackupSettings(commit_bytes=200_000, part_bytes=100_000)
 """Records count as 1 kB each: a part is about a hundred of them."""
-ON_SPARK = OnSpark(commit_bytes=200_000, part_bytes=100_000)
 
 
 @pytest.fixture
@@ -99,17 +98,17 @@ def _complete(bench: Workbench, topics: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "executor",
     [
-        pytest.param(IN_PARTS, id="in the process"),
+        pytest.param(ExecutorSettings(), id="in the process"),
         pytest.param(ON_SPARK, id="on Spark", marks=pytest.mark.spark),
     ],
 )
 def test_a_window_in_parts_is_the_window_at_once(
-    workbench: Workbench, topics: list[str], settings: BackupSettings, tmp_path: Path
+    workbench: Workbench, topics: list[str], executor: ExecutorSettings, tmp_path: Path
 ) -> None:
-    workbench.settings = settings
-    if settings is IN_PARTS:
+    workbench.executor = executor
+    if executor != ON_SPARK:
         workbench.spark = NoSpark()
     with _watched() as reads:
         backups = workbench.back_up()
@@ -119,6 +118,7 @@ def test_a_window_in_parts_is_the_window_at_once(
     _complete(workbench, topics)
     of_parts = _contents(workbench)
     at_once = replace(workbench, warehouse=Warehouse(tmp_path / "other"), settings=BackupSettings())
+    at_once.executor = ExecutorSettings()
     _copy_points(workbench, at_once)
     with _watched() as reads_at_once:
         at_once.back_up()

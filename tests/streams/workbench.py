@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,7 +27,12 @@ from kstreams_assets.recovery import evidence, methods
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.repository.repository import Repository
-from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
+from kstreams_assets.settings import (
+    ApplicationSettings,
+    BackupSettings,
+    ExecutorSettings,
+    WindowSchedule,
+)
 from kstreams_assets.store import StorePath
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
@@ -48,10 +53,8 @@ class NoSpark:
         """Nothing is missing."""
 
 
-class OnSpark(BackupSettings):
-    """With these Spark reads also what is little; else the same tasks run in this process."""
-
-    few_offsets: ClassVar[int] = 0
+ON_SPARK: Final = ExecutorSettings(from_offsets=0)
+"""With these Spark reads also what is little; else the same tasks run in this process."""
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class Workbench:
     roles: dict[str, TopicRoles] = field(default_factory=dict)
     windows: list[Window] = field(default_factory=list)
     settings: BackupSettings = field(default_factory=BackupSettings)
+    executor: ExecutorSettings = field(default_factory=ExecutorSettings)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -140,7 +144,7 @@ class Workbench:
         """A run over the application's topics, or these of them."""
         chosen = [t for t in self.application.topics if topics is None or t.name in topics]
         ctx = RunContext(
-            settings=replace(self.application_settings, backup=self.settings),
+            settings=replace(self.application_settings, backup=self.settings, spark=self.executor),
             topics=tuple(chosen),
             cluster=self.cluster,
             spark=self.spark,
@@ -190,7 +194,7 @@ def workbench(
 @pytest.fixture
 def on_spark(workbench: Workbench) -> None:
     """Backups of the workbench are read by Spark, however little there is."""
-    workbench.settings = OnSpark()
+    workbench.executor = ON_SPARK
 
 
 @pytest.fixture
