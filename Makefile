@@ -14,7 +14,7 @@ QUICK_JVMS := JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup jdk jars test-jars helm demo dev fast test pythons sample cluster store drills check docs lock bench clean
+.PHONY: help setup jdk jars test-jars helm chromium demo dev fast test pythons sample cluster store drills check docs lock bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-jars: jars
 helm:
 	@scripts/build_helm.sh
 
+chromium: $(INSTALLED)
+	@scripts/ensure_chromium.sh $(BIN)/python
+
 demo: setup ## Run a broker, an application and its backup; two minutes of orders
 	$(BIN)/python -m examples.demo
 
@@ -62,7 +65,7 @@ pythons: ## Set up and run the pure tests with each of PYTHONS, in .venv-3.11, .
 	  $(MAKE) --no-print-directory fast PYTHON=$$python VENV=.venv-$$version; \
 	done
 
-sample: setup test-jars ## Run one drill of each kind, about ten minutes
+sample: setup test-jars chromium ## Run one drill of each kind, about ten minutes
 	$(BIN)/python -m pytest -q -m "sample" --durations=0 --durations-min=5
 
 cluster: setup test-jars ## Run fidelity, tamper and secrets with Spark on a standalone cluster
@@ -71,7 +74,7 @@ cluster: setup test-jars ## Run fidelity, tamper and secrets with Spark on a sta
 store: setup test-jars ## Run backups, their restores and tables with the warehouse in an S3 server
 	$(BIN)/python -m pytest -q --on-store -m "on_store and not drill"
 
-drills: setup test-jars ## Run the tests of minutes, over an hour: kills, exact cuts, restores, drills
+drills: setup test-jars chromium ## Run the tests of minutes, over an hour: kills, exact cuts, restores, drills
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "drill and not alone"
 	$(BIN)/python -m pytest -q -m "drill and alone"
 	$(BIN)/python -m pytest -q --on-cluster -m "drill and cluster"

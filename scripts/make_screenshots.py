@@ -4,7 +4,6 @@ Starts a Dagster UI of its own on the example definitions, with a DAGSTER_HOME t
 and lets a headless Chromium look at it. Neither a broker nor a JVM is needed.
 """
 
-import base64
 import contextlib
 import json
 import os
@@ -20,15 +19,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
-import numpy as np
-from websockets.sync.client import ClientConnection, connect
+from playwright.sync_api import Error, Page
 
 from examples.definitions import defs as code_location
 from kstreams_assets.orchestration.keys import folded
-from scripts.indexed_png import indexed_png
+from scripts.chromium import ChromiumError, open_page, picture
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = CHECKOUT / "docs" / "pictures"
@@ -36,13 +34,11 @@ WIDTH: Final = 1400
 HEIGHT: Final = 900
 _WIDE: Final = 1800
 _FEW_STORES: Final = 3
-_CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _START_TIMEOUT_S: Final = 300.0
-_PAGE_TIMEOUT_S: Final = 90.0
 _CALL_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 15.0
 _PAUSE_S: Final = 0.5
-_CALM_S: Final = 4.0
+_CALM_MS: Final = 4_000.0
 _PARTS: Final = ("topics", "backups", "ktables", "completeness", "governance", "restore", "drill")
 
 
@@ -75,9 +71,8 @@ def pictures(applications: Mapping[str, Sequence[str]]) -> list[Picture]:
     for application_id, stores in sorted(applications.items()):
         found.append(_graph(application_id, len(stores)))
         for store in sorted(stores)[:1]:
-            page = (
-                f"/assets/ktable/{urllib.parse.quote(application_id)}/{urllib.parse.quote(store)}"
-            )
+            name, of_store = urllib.parse.quote(application_id), urllib.parse.quote(store)
+            page = f"/assets/{name}/ktable/{of_store}"
             found.append(
                 Picture(
                     f"ktable-{application_id}",
@@ -116,89 +111,24 @@ _CLOSE_SIDEBAR: Final = """(() => {
 })()"""
 
 
-class Page:
-    """One page of a headless Chromium, over its debugging protocol."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
-        self._number = 0
-
-    def call(self, method: str, **parameters: object) -> dict[str, Any]:
-        """Send one command, and wait for its answer."""
-        self._number += 1
-        text = json.dumps({"id": self._number, "method": method, "params": parameters})
-        self._connection.send(text)
-        while True:
-            answer = json.loads(self._connection.recv(timeout=_CALL_TIMEOUT_S))
-            if answer.get("id") == self._number:
-                if "error" in answer:
-                    raise ScreenshotError(f"{method}: {answer['error'].get('message')}")
-                return answer["result"]
-
-    def evaluate(self, script: str) -> object:
-        """The value of a JavaScript expression."""
-        result = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        return result["result"].get("value")
-
-    def wait_for(self, text: str) -> None:
-        """Wait until a text is on the page."""
-        deadline = time.monotonic() + _PAGE_TIMEOUT_S
-        while not self.evaluate(f"document.body?.innerText.includes({json.dumps(text)})"):
-            if time.monotonic() > deadline:
-                raise ScreenshotError(f"{text!r} did not appear within {_PAGE_TIMEOUT_S:g} s.")
-            time.sleep(_PAUSE_S)
-
-    def take(self, address: str, picture: Picture) -> bytes:
-        """The picture as PNG."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=picture.width,
-            height=picture.height,
-            deviceScaleFactor=WIDTH / picture.width,
-            mobile=False,
-        )
-        self.call("Page.navigate", url=f"{address}/server_info")
-        self.wait_for("dagster")  # local storage belongs to the address
-        expanded = ",".join(f"global@global:{group}" for group in picture.expanded)
-        self._remember("asset-graph-open-graph-nodes-global-__GLOBAL__", {"expanded": expanded})
-        self._remember("dagster-nav-collapsed", True)
-        self.call("Page.navigate", url=address + picture.path)
-        self.wait_for(picture.awaited)
-        time.sleep(_CALM_S)  # the graph is laid out and zoomed after its texts are there
-        if picture.script:
-            self.evaluate(picture.script)
-            time.sleep(_CALM_S)
-        shot = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)
-        return self._with_few_colours(shot["data"])
-
-    def _remember(self, name: str, value: object) -> None:
-        self.evaluate(f"localStorage.setItem({json.dumps(name)}, {json.dumps(json.dumps(value))})")
-
-    def _with_few_colours(self, png: str) -> bytes:
-        """The picture with at most 256 colours, a third of the size; the browser decodes it."""
-        self.call("Page.navigate", url="about:blank")
-        script = _PIXELS.replace("PNG", json.dumps(f"data:image/png;base64,{png}"))
-        result = self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
-        width, height, pixels = result["result"]["value"]
-        colours = np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(height, width, 4)
-        return indexed_png(colours[:, :, :3])
+def take(address: str, wanted: Picture) -> bytes:
+    """The picture as PNG; raises ChromiumError, or playwright's Error where its text is missing."""
+    with open_page(wanted.width, wanted.height, scale=WIDTH / wanted.width) as page:
+        page.goto(f"{address}/server_info")  # local storage belongs to the address
+        expanded = ",".join(f"global@global:{group}" for group in wanted.expanded)
+        _remember(page, "asset-graph-open-graph-nodes-global-__GLOBAL__", {"expanded": expanded})
+        _remember(page, "dagster-nav-collapsed", True)
+        page.goto(address + wanted.path)
+        page.wait_for_function("text => document.body.innerText.includes(text)", arg=wanted.awaited)
+        page.wait_for_timeout(_CALM_MS)  # the graph is laid out and zoomed after its texts
+        if wanted.script:
+            page.evaluate(wanted.script)
+            page.wait_for_timeout(_CALM_MS)
+        return picture(page)
 
 
-_PIXELS: Final = """(async () => {
-    const image = new Image();
-    image.src = PNG;
-    await image.decode();
-    const canvas = new OffscreenCanvas(image.width, image.height);
-    const context = canvas.getContext('2d');
-    context.drawImage(image, 0, 0);
-    const data = context.getImageData(0, 0, image.width, image.height).data;
-    let text = '';
-    for (let i = 0; i < data.length; i += 32768)
-        text += String.fromCharCode(...data.subarray(i, i + 32768));
-    return [image.width, image.height, btoa(text)];
-})()"""
+def _remember(page: Page, name: str, value: object) -> None:
+    page.evaluate("([name, value]) => localStorage.setItem(name, value)", [name, json.dumps(value)])
 
 
 @contextlib.contextmanager
@@ -214,33 +144,6 @@ def dagster_ui(folder: Path, port: int) -> Iterator[str]:
     with _process(command, folder / "ui.log", environment):
         _wait_for(f"{address}/server_info", folder / "ui.log")
         yield address
-
-
-@contextlib.contextmanager
-def chromium(folder: Path) -> Iterator[Page]:
-    """A headless browser with one page.
-
-    Raises:
-        ScreenshotError: There is none on the PATH.
-    """
-    program = next((found for name in _CHROMIUM if (found := shutil.which(name))), None)
-    if program is None:
-        raise ScreenshotError(
-            f"No Chromium on the PATH (looked for {', '.join(_CHROMIUM)}). Install one:"
-            " apt-get install chromium."
-        )
-    port = free_port()
-    command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    command += [f"--window-size={WIDTH},{HEIGHT}", f"--user-data-dir={folder / 'chromium'}"]
-    command += [f"--remote-debugging-port={port}", "--no-first-run", "about:blank"]
-    log = folder / "chromium.log"
-    with _process(command, log, os.environ):
-        targets = json.loads(_wait_for(f"http://127.0.0.1:{port}/json", log))
-        url = next(t["webSocketDebuggerUrl"] for t in targets if t["type"] == "page")
-        with connect(url, max_size=None, open_timeout=_CALL_TIMEOUT_S) as connection:
-            page = Page(connection)
-            page.call("Page.enable")
-            yield page
 
 
 @contextlib.contextmanager
@@ -301,13 +204,12 @@ def main(only: str | None, folder: Path) -> None:
         with (
             tempfile.TemporaryDirectory() as scratch,
             dagster_ui(Path(scratch), free_port()) as address,
-            chromium(Path(scratch)) as page,
         ):
-            for picture in wanted:
-                image = page.take(address, picture)
-                (folder / f"{picture.name}.png").write_bytes(image)
-                click.echo(f"{picture.name}: {len(image):,} bytes")
-    except ScreenshotError as error:
+            for one in wanted:
+                image = take(address, one)
+                (folder / f"{one.name}.png").write_bytes(image)
+                click.echo(f"{one.name}: {len(image):,} bytes")
+    except (ChromiumError, Error, ScreenshotError) as error:
         sys.exit(f"Error: {error}")
 
 
