@@ -133,7 +133,7 @@ def _newest_exact(facts: Facts) -> Values:
     """The newest exact covered point, its age, and the objective."""
     age_s = recovery_point_age(facts.recency.restorable.exact, facts.now_ms)
     age = {} if age_s is None else {"newest_exact_point_age_s": dg.MetadataValue.float(age_s)}
-    return {**metadata(_NEWEST_EXACT, facts.recency), **age}
+    return {**age, **metadata(_NEWEST_EXACT, facts.recency)}
 
 
 def _windows_have_points(key: dg.AssetKey, facts: Facts) -> dg.AssetCheckEvaluation:

@@ -383,15 +383,17 @@ def build_restore_job(
     settings: ApplicationSettings, assets: Sequence[dg.AssetsDefinition]
 ) -> dg.Definitions:
     """The job that restores a window onto a declared target."""
-    application_id = settings.application_id
+    application_id, default = settings.application_id, settings.default_target
     shown = restore_config(settings)(dry_run=False).model_dump(exclude={"options"})
     job = dg.define_asset_job(
         restore_job(application_id),
         selection=[key for asset in assets for key in asset.keys],
         config={"ops": {restore_op(application_id): {"config": shown}}},
         description=(
-            f"Restores `{application_id}` as of a window onto a target that the YAML declares:"
-            " topics, verification, completeness rules, group offsets. The partition is the window."
+            f"Restores `{application_id}` as of a window onto a target that the YAML declares"
+            f"{f' (default: `{default}`)' if default else ''}: topics, verification, completeness"
+            " rules, group offsets. To start it, click Materialize all and select one partition:"
+            " the window."
         ),
         tags={"kstreams/app": application_id},
     )
@@ -604,8 +606,9 @@ def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings
         description=(
             f"Topic `{topic.name}` ({', '.join(sorted(topic.roles))}) on the target cluster, as of"
             " the last restorable recovery point of a window, byte for byte.\n\nMaterializing it"
-            " only shows the plan, as an observation. Job"
-            f" `{restore_job(application_id)}` restores.\n\n**Checks**\n\n{checks}"
+            " only shows the plan, as an observation. Select all assets of the group: the plan"
+            f" excludes topics that are not selected. Job `{restore_job(application_id)}`"
+            f" restores.\n\n**Checks**\n\n{checks}"
         ),
         group_name=group(application_id, "restore"),
         kinds={"kafka", "restore"},
