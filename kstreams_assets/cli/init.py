@@ -27,6 +27,7 @@ _WORKSPACE: Final = """\
 load_from:
   - python_module:
       module_name: {module}.definitions
+      location_name: {module}
       working_directory: .
 """
 _DEFINITIONS: Final = """\
