@@ -245,7 +245,7 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
     def expire() -> None:
         keep = KeepSettings(all="2d", hourly="7d", daily="90d")
         policy = replace(settings, keep=keep)
-        if not ExpireJob(policy, now_ms=simulation.now_ms).plan().going:
+        if not ExpireJob(policy, now_ms=simulation.now_ms).plan().expiring:
             raise RuntimeError("nothing would expire")
 
     return {

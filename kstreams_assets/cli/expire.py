@@ -51,8 +51,8 @@ def expire(settings: ApplicationSettings, as_json: bool, dry_run: bool) -> None:
 
 def _show_points(plan: ExpirePlan) -> None:
     print_table(
-        f"{plan.application_id}: {len(plan.kept):,} recovery points to keep, {len(plan.going):,}"
-        " to delete",
+        f"{plan.application_id}: {len(plan.kept):,} recovery points to keep,"
+        f" {len(plan.expiring):,} to delete",
         *LINE.table(plan.by_line.items()),
     )
 

@@ -1,1 +1,1 @@
-"""What keeps a warehouse in order: verify, expire, copy, repair."""
+"""Maintenance of a warehouse: verify, expire, copy, repair."""

@@ -1,4 +1,4 @@
-"""What has to be read before one knows whether it is as it was written: rows, maps, files."""
+"""Integrity checks that read contents: rows of points, saved records, offset maps, files."""
 
 import os
 import time
@@ -19,16 +19,16 @@ from kstreams_assets.texts import bytes_text, duration
 from spark_resources.work import Spark
 
 _BATCH: Final = 16
-"""So many points are in memory at a time."""
+"""Maximum number of points in memory."""
 _BUNDLE_BYTES: Final = 64 * 1024**2
 _BUNDLE_FILES: Final = 256
 _STORE_THREADS: Final = 16
-"""A store answers late: meanwhile others are asked."""
+"""Requests to a store take long, so that many run in parallel."""
 _PROGRESS_S: Final = 10.0
 
 
 def unsound_points(settings: ApplicationSettings, newest: int | None = None) -> list[Damage]:
-    """Points whose row was changed since it was stored; of all, or of so many newest ones."""
+    """Return damaged points: their row changed since it was stored. `newest` limits the check."""
     table = Repository.open(settings).points
     found: list[Damage] = []
     try:
@@ -41,8 +41,8 @@ def unsound_points(settings: ApplicationSettings, newest: int | None = None) -> 
                     DamageKind.POINT,
                     f"recovery_points/{point.id}",
                     f"recovery point {point.id} cannot be used: {CHANGED}",
-                    "Bring the table recovery_points back from a second copy, or use another"
-                    " recovery point.",
+                    "Restore the table recovery_points from a second copy, or use another recovery"
+                    " point.",
                     points=(point.id,),
                     points_lost=1,
                     by_reading=newest is None,
@@ -51,12 +51,12 @@ def unsound_points(settings: ApplicationSettings, newest: int | None = None) -> 
                 if point.damaged
             ]
     except KStreamsAssetsError:
-        return found  # the look at the tables tells of it
+        return found  # the checks of the tables report it
     return found
 
 
 def unsound_records(settings: ApplicationSettings) -> list[Damage]:
-    """Records saved with points that do not match their digests, the first of each partition."""
+    """Return saved records that do not match their digests, one damage per partition."""
     by_life: dict[tuple[str, int, str], dict[str, Any]] = {}
     try:
         for source, life, offset, point_id in Repository.open(settings).saved_records.changed():
@@ -68,15 +68,15 @@ def unsound_records(settings: ApplicationSettings) -> list[Damage]:
             seen["end"] = max(seen["end"], offset + 1)
             seen["count"] += 1
     except KStreamsAssetsError:
-        return []  # the look at the tables tells of it
+        return []  # the checks of the tables report it
     return [
         Damage(
             DamageKind.SAVED_RECORDS,
             "recovery_point_records",
-            f"{seen['count']:,} record(s) do not match the digest that was noted when they were"
+            f"{seen['count']:,} record(s) do not match the digest that was recorded when they were"
             f" saved, the first with recovery point {seen['point']}",
-            "Bring the table recovery_point_records back from a second copy, or restore a recovery"
-            " point that does not need them.",
+            "Restore the table recovery_point_records from a second copy, or restore a recovery"
+            " point that does not need these records.",
             topic=topic,
             partition=number,
             topic_id=life,
@@ -89,13 +89,13 @@ def unsound_records(settings: ApplicationSettings) -> list[Damage]:
 
 
 def unsound_maps(settings: ApplicationSettings) -> list[Damage]:
-    """Offset maps of restores that are not those that were stored."""
+    """Return offset maps of restores that changed since they were stored."""
     repo = Repository.open(settings)
     maps, found = repo.offset_maps, []
     try:
         restores = repo.restores.all()
     except KStreamsAssetsError:
-        return []  # the look at the tables tells of it
+        return []  # the checks of the tables report it
     for restore in restores:
         try:
             maps.load(restore.restore_id)
@@ -116,7 +116,7 @@ def unsound_maps(settings: ApplicationSettings) -> list[Damage]:
 
 @dataclass(frozen=True, slots=True)
 class _Bundle:
-    """Files that one task reads one after the other."""
+    """Files that one task reads sequentially."""
 
     files: Sequence[ExpectedFile]
     throttle: Throttle | None
@@ -129,10 +129,10 @@ def read_files(
     spark: Spark | None,
     log: Callable[[str], None],
 ) -> list[Damage]:
-    """The files that are not the ones that were written, byte for byte.
+    """Read files and return those that differ from the written ones in any byte.
 
-    With `spark` its tasks read; else threads of this process, and the progress is logged every
-    10 s.
+    With `spark`, its tasks read the files. Otherwise threads of this process do, and the progress
+    is logged every 10 s.
     """
     if spark is not None:
         from spark_resources.partition_tasks import run_partition_tasks
@@ -163,27 +163,27 @@ def _read(bundle: _Bundle) -> list[Damage]:
 
 
 def paying(throttle: Throttle | None) -> Callable[[int], None] | None:
-    """What waits before so many bytes are used; None without a limit."""
+    """Return a function that waits before a number of bytes are read; None without a limit."""
     return None if throttle is None else lambda size: throttle.wait(size, 0)
 
 
 class _Progress:
-    """What is read and what is left, told now and then."""
+    """Counts what was read and logs it every 10 s."""
 
     def __init__(self, files: int, size: int, log: Callable[[str], None]) -> None:
         self._files, self._bytes, self._log = files, size, log
         self._read_files = self._read_bytes = 0
-        self._began = self._told = time.monotonic()
+        self._started = self._logged = time.monotonic()
 
     def add(self, size: int) -> None:
-        """One more file was read."""
+        """Count a file of this size (bytes)."""
         self._read_files += 1
         self._read_bytes += size
         now = time.monotonic()
-        if now - self._told < _PROGRESS_S or not self._read_bytes:
+        if now - self._logged < _PROGRESS_S or not self._read_bytes:
             return
-        self._told = now
-        rate = self._read_bytes / (now - self._began)
+        self._logged = now
+        rate = self._read_bytes / (now - self._started)
         left = round(1000 * (self._bytes - self._read_bytes) / rate)
         self._log(
             f"Read {self._read_files:,} of {self._files:,} files, {bytes_text(self._read_bytes)} of"

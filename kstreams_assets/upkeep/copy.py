@@ -1,9 +1,9 @@
-"""Keeps a second copy of a warehouse: in another folder, or in a store of another account.
+"""Second copy of a warehouse, in another folder or in a store of another account.
 
-Data files never change under their names, so what is there is not copied again. Of the source a
-state is chosen in which its tables belong together; files are copied and compared with the digests
-that the source has noted of them, then the logs that name them, and last the mark by which readers
-of the copy see the new state (`copy_mark`). Nothing that was copied is overwritten or deleted.
+Data files never change under their names, so existing files are not copied again. The planner
+selects a consistent state of the source. The job copies files and compares them with their recorded
+digests, then copies the logs that refer to them. At last it writes the mark that shows the new
+state to readers (`copy_mark`). Copied files are never overwritten or deleted.
 """
 
 import hashlib
@@ -61,12 +61,11 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What a run has copied.
+    """Result of a copy.
 
-    `files` and `bytes` came over now, `there` files were there already, `lacking` are those that
-    the source could not give: missing there, or not the ones that were written. `finished_at_ms`
-    is None when readers of the copy still see what they saw before, because a control table is
-    among what is lacking. `pruned` is what was removed from the copy then.
+    This run copied `files` and `bytes`; `there` files already existed. `lacking` are files that are
+    missing or damaged in the source. `finished_at_ms` is None if a control table is among them:
+    readers of the copy then see its previous state. `pruned` counts deleted files.
     """
 
     source: str
@@ -82,7 +81,7 @@ class CopyResult:
 
     @property
     def lacking_texts(self) -> list[str]:
-        """What is lacking, each with what it holds as far as that is known."""
+        """A text for each file that could not be copied, with its window and partition."""
         texts: list[str] = []
         for one in self.lacking:
             whose = replace(one, start=None, end=None, store=None).subject
@@ -92,7 +91,7 @@ class CopyResult:
 
 
 class Phase(StrEnum):
-    """The phases of a copy, in their order; the first two may come again."""
+    """The phases of a copy, in order; the first two can repeat."""
 
     PLAN = "plan"
     FILES = "files"
@@ -102,7 +101,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A phase starts; of `FILES`, `plan` is what is to be copied."""
+    """The start of a phase; phase `FILES` has a plan."""
 
     phase: Phase
     plan: CopyPlan | None = None
@@ -110,7 +109,7 @@ class Progress:
     def __str__(self) -> str:
         if self.plan is None:
             return f"Copy: {self.phase}."
-        return f"{len(self.plan.missing):,} files, {bytes_text(self.plan.bytes)}, are to be copied."
+        return f"Copying {len(self.plan.missing):,} files, {bytes_text(self.plan.bytes)}."
 
 
 def _logged(progress: Progress) -> None:
@@ -119,21 +118,20 @@ def _logged(progress: Progress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """Brings the copy of a warehouse up to date, or begins one.
+    """Creates or updates the copy of a warehouse.
 
-    Run it again when it was interrupted: it goes on where it stopped. Files that the source cannot
-    give are in the result; all else is copied.
+    An interrupted copy continues with the next run. The result lists files that could not be
+    copied; all other files are copied.
 
     Args:
-        source: The warehouse; it is only read, and no lock of it is held.
-        to: Where the copy is, or an empty place.
-        applications: Those whose records and snapshots are copied; None: all. Once an application
-            is copied, it goes on being copied.
-        points: Recovery points (ids); of records and snapshots only what is needed to restore
-            one of them is copied, of their applications alone: all up to the point. Points of
-            earlier runs go on being copied; None: everything.
-        bytes_per_s: No more is copied per second.
-        prunes: Remove from the copy what the source removed, see `second_copy.prune`.
+        source: The warehouse. The job only reads it and does not lock it.
+        to: The copy, or an empty place.
+        applications: Applications whose records and snapshots are copied; None: all. Applications
+            of earlier runs are copied as well.
+        points: Ids of recovery points. Only records and snapshots that are necessary to restore
+            one of them are copied. Points of earlier runs are copied as well. None: everything.
+        bytes_per_s: Maximum copy rate.
+        prunes: Delete files that the source deleted, see `second_copy.prune`.
         on_phase: Called when a phase starts.
     """
 
@@ -146,7 +144,7 @@ class CopyJob:
     on_phase: Callable[[Progress], None] = _logged
 
     def plan(self) -> CopyPlan:
-        """Plan what a run would copy now; reads only. Raises what `run` raises."""
+        """Plan the copy without writing anything. Raises the errors of `run`."""
         _refuse_place(self.source, self.to)
         with tempfile.TemporaryDirectory(prefix="kstreams-assets-copy-") as folder:
             return CopyPlanner(self.source, self.to, _mark(self, _stored_mark(self.to))).plan(
@@ -154,23 +152,23 @@ class CopyJob:
             )
 
     def run(self) -> CopyResult:
-        """Plan and copy, again while the source deletes files meanwhile; then publish the state.
+        """Plan and copy, repeat if the source deletes files meanwhile, then publish the state.
 
         Raises:
-            ConfigurationError: `to` is no place for a copy of this warehouse.
+            ConfigurationError: `to` cannot be a copy of this warehouse.
             NewerLayoutError: A newer release wrote the source.
-            WarehouseError: One of both places cannot be read or written.
+            WarehouseError: The source or the copy cannot be read or written.
             WarehouseLockedError: Another run writes the copy.
         """
-        began = time.monotonic()
+        started = time.monotonic()
         _refuse_place(self.source, self.to)
         keep_private()
         with storage_failures(self.to):
             store_at(self.to).require_conditions()
             self.to.mkdir(parents=True, exist_ok=True)
         with _alone(self.to):
-            result = _Run(self, _begun(self)).copy()
-        result = replace(result, took_s=time.monotonic() - began)
+            result = _Run(self, _created_mark(self)).copy()
+        result = replace(result, took_s=time.monotonic() - started)
         if self.prunes and result.finished_at_ms is not None:
             self.on_phase(Progress(Phase.PRUNE))
             result = replace(result, pruned=prune(self.to))
@@ -184,11 +182,11 @@ def _refuse_place(source: Warehouse, to: StorePath) -> None:
             reason="there is no warehouse, so there is nothing to copy",
             remedy="Check the path (warehouse in the YAML, --warehouse) and whether it is mounted.",
         )
-    copy_mark(source.root)  # refuses one that is unfinished
+    copy_mark(source.root)  # raises for an incomplete copy
     if str(to) == str(source.root) or _is_inside(to, source.root) or _is_inside(source.root, to):
         raise ConfigurationError(
             f"{to} cannot be a copy of {source.root}: one contains the other.",
-            remedy="Give another folder, best on another disk, or another bucket.",
+            remedy="Choose another folder, if possible on another disk, or another bucket.",
         )
 
 
@@ -198,15 +196,15 @@ def _is_inside(path: StorePath, other: StorePath) -> bool:
 
 
 def _alone(to: StorePath) -> Any:  # noqa: ANN401 (a context)
-    """Two runs are kept apart: by a lock on a disk, in a store by the version of the mark."""
+    """Exclude concurrent runs: by a lock on a disk, by the version of the mark in a store."""
     if store_at(to).is_conditional:
         return nullcontext()
     lock = to / ".locks" / "copy.lock"
     return warehouse_lock(lock, purpose="copy", wait_s=_LOCK_WAIT_S, of_copy=True)
 
 
-def _begun(job: CopyJob) -> CopyMark:
-    """The mark of the copy, which is put there before anything else."""
+def _created_mark(job: CopyJob) -> CopyMark:
+    """Return the mark of the copy; create it before any other file if it is missing."""
     mark = _mark(job, there := _stored_mark(job.to))
     if there is not None:
         return mark
@@ -215,7 +213,9 @@ def _begun(job: CopyJob) -> CopyMark:
     mark = _stored_mark(job.to)
     if mark is None:
         raise WarehouseError(
-            path=job.to / MARK, reason="it is gone again", remedy="Look who else writes there."
+            path=job.to / MARK,
+            reason="the file was deleted right after it was written",
+            remedy="Find out which other program writes to this place.",
         )
     return mark
 
@@ -226,7 +226,7 @@ def _stored_mark(to: StorePath) -> CopyMark | None:
 
 
 def _mark(job: CopyJob, mark: CopyMark | None) -> CopyMark:
-    """The mark that the copy has, or begins with, with what this run is to copy."""
+    """Return the existing or first mark of the copy, extended by the selection of this run."""
     source, to = job.source, job.to
     points = None if job.points is None else tuple(sorted(job.points))
     applications = job.applications
@@ -236,50 +236,50 @@ def _mark(job: CopyJob, mark: CopyMark | None) -> CopyMark:
     if mark is None:
         if Warehouse(to).exists:
             raise ConfigurationError(
-                f"{to} is a warehouse of its own, no copy.",
-                remedy="Give an empty place. (A copy that was promoted stays a warehouse.)",
+                f"{to} is an independent warehouse, not a copy.",
+                remedy="Choose an empty place. A promoted copy remains a warehouse.",
             )
         chosen = None if applications is None else tuple(sorted(applications))
         now_ms = time.time_ns() // 1_000_000
         return CopyMark(str(source.root), made_at, now_ms, applications=chosen, points=points)
     if None not in (made_at, mark.made_at) and made_at != mark.made_at:
         raise ConfigurationError(
-            f"{source.root} is another warehouse than the one that was copied to {to}: it was made"
-            f" at {made_at}, the copied one at {mark.made_at}. Nothing was copied over.",
-            remedy="Look whether the right disk is mounted there. If the first warehouse is lost,"
-            " restore from the copy, or promote it; copy the new one to another place.",
+            f"{to} is a copy of another warehouse than {source.root}: this one was created at"
+            f" {made_at}, the copied one at {mark.made_at}. Nothing was copied.",
+            remedy="Check that the right disk is mounted. If the first warehouse is lost, restore"
+            " from the copy or promote it. Copy the new warehouse to another place.",
         )
     if None in (made_at, mark.made_at) and mark.source != str(source.root):
         raise ConfigurationError(
             f"{to} is a copy of {mark.source}, not of {source.root}.",
-            remedy="Give another place.",
+            remedy="Choose another place.",
         )
     chosen = mark.applications
     if chosen is not None:
         chosen = None if applications is None else tuple(sorted({*chosen, *applications}))
-    wanted = mark.points
-    if wanted is not None:
-        wanted = None if points is None else tuple(sorted({*wanted, *points}))
-    return replace(mark, source=str(source.root), applications=chosen, points=wanted)
+    all_points = mark.points
+    if all_points is not None:
+        all_points = None if points is None else tuple(sorted({*all_points, *points}))
+    return replace(mark, source=str(source.root), applications=chosen, points=all_points)
 
 
 def _made_at(root: StorePath) -> str | None:
     with storage_failures(root):
         try:
-            told = json.loads((root / MARKER).read_text(encoding="utf-8"))
+            facts = json.loads((root / MARKER).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except ValueError:
             return None
-    return told.get("created_at") if isinstance(told, dict) else None
+    return facts.get("created_at") if isinstance(facts, dict) else None
 
 
 class SourceFileError(Exception):
-    """The source cannot give a file."""
+    """A file of the source is missing, unreadable or damaged."""
 
 
 class _Run:
-    """What one run knows while it lasts."""
+    """The state of a running copy."""
 
     def __init__(self, job: CopyJob, mark: CopyMark) -> None:
         self._source, self._to, self._mark = Warehouse(job.source.root), job.to, mark
@@ -299,7 +299,7 @@ class _Run:
                 self._on_phase(Progress(Phase.PLAN))
                 plan = self._planner.plan(Path(folder) / str(number))
                 lacking, gone = self._copy_files(plan)
-                # What was deleted meanwhile is no longer part of a table that is planned again.
+                # A new plan does not contain files that were deleted meanwhile.
                 if gone <= before or number == _ROUNDS:
                     break
                 before = set(lacking)
@@ -321,7 +321,7 @@ class _Run:
     # --- Files ------------------------------------------------------------------------------------
 
     def _copy_files(self, plan: CopyPlan) -> tuple[dict[str, Damage], set[str]]:
-        """Copy what is not there; what the source could not give, and what of it was deleted."""
+        """Copy missing files; return the files that could not be copied, and those deleted."""
         lacking: dict[str, Damage] = {}
         gone: set[str] = set()
         if plan.missing:
@@ -369,7 +369,7 @@ class _Run:
     # --- What readers see -------------------------------------------------------------------------
 
     def _publish(self, plan: CopyPlan, lacking: Sequence[Damage]) -> int | None:
-        """Put the logs, then the mark; what readers see from now on, None if that is as before."""
+        """Copy the logs, then write the mark; return its time, None if nothing was published."""
         if any(file.kind is DamageKind.TABLE for file in lacking):
             return None
         with storage_failures(self._to):
@@ -382,36 +382,36 @@ class _Run:
             mark = self._mark
             seen = None if mark.newest is None else mark.newest.versions
             if not store_at(self._to).is_durable and (self._files or seen != plan.versions):
-                # The names of the files, among them those that a killed run has put there.
+                # Make the names of all files durable, also those that a killed run has copied.
                 os.sync()
             state = CopyState(now_ms, plan.versions)
-            told = tuple(file.place for file in lacking)
+            places = tuple(file.place for file in lacking)
             earlier = mark.earlier if mark.newest is None else _kept(mark.newest, mark.earlier)
-            mark = replace(mark, newest=state, earlier=earlier, lacking=told)
+            mark = replace(mark, newest=state, earlier=earlier, lacking=places)
             try:
                 put_mark(self._to, mark)
             except ConditionError:
                 raise WarehouseError(
                     path=self._to,
-                    reason="another run of kstreams-assets copy has finished meanwhile",
-                    remedy="Nothing is lost; run it again, one at a time.",
+                    reason="another run of kstreams-assets copy finished at the same time",
+                    remedy="No data is lost. Run one copy at a time.",
                 ) from None
             for table in plan.tables:
                 self._put_hint(table)
         return now_ms
 
     def _require_same_mark(self) -> None:
-        """Another run may have finished, or have promoted the copy, while files were copied."""
+        """Raise if the copy was promoted while files were copied."""
         found = read_mark(self._to)
         if found is None:
             raise WarehouseError(
                 path=self._to,
-                reason="it was promoted meanwhile, and is a warehouse of its own",
-                remedy="Nothing of it was changed. Copy to another place.",
+                reason="the copy was promoted meanwhile and is now an independent warehouse",
+                remedy="It was not changed. Copy to another place.",
             )
 
     def _put(self, staged: Path, table: str, name: str) -> None:
-        """Put a file of a log there. Checkpoints hold no digest: the store's answer must do."""
+        """Copy a file of a log. Checkpoints have no recorded digest to compare."""
         copy_file(
             staged,
             self._to / table / LOG / name,
@@ -431,11 +431,11 @@ class _Run:
         try:
             text = (self._source.root / MARKER).read_text(encoding="utf-8")
         except FileNotFoundError:
-            return  # of a release that made none
+            return  # earlier releases did not write this file
         store_at(marker).put_text(text)
 
     def _put_hint(self, table: TablePlan) -> None:
-        """Where readers begin: only once the mark says that they may."""
+        """Write the hint from which readers start, after the mark is published."""
         if table.hint is None:
             return
         hint = self._to / table.name / LOG / HINT
@@ -451,7 +451,7 @@ class _Run:
 
 
 def _kept(newest: CopyState, earlier: Sequence[CopyState]) -> tuple[CopyState, ...]:
-    """States of which files are kept, one of each hour; the last one is a day old."""
+    """Return the states whose files are kept: one per hour, the last one over a day old."""
     kept: list[CopyState] = []
     for state in (newest, *earlier):
         if kept and kept[-1].finished_at_ms - state.finished_at_ms < _HOUR_MS:
@@ -475,15 +475,22 @@ def copy_file(
     limit: Throttle | None = None,
     replaces: bool,
 ) -> None:
-    """Copy a file and compare it: what is read with its digest, what arrived with what was read.
+    """Copy a file; compare the source with its digest and the target with the source.
 
-    Nothing is there under the target's name before it was compared. `digest` is the SHA-256 in hex
-    that was noted, None where none was; `replaces`: something is there that is to be replaced;
-    `scratch` a folder on the disk of the target.
+    The target appears under its name only after the comparison.
+
+    Args:
+        source: File to copy.
+        target: Path of the new file.
+        size: Expected size (bytes).
+        digest: Recorded SHA-256 (hex); None if none was recorded.
+        scratch: A folder on the disk of the target.
+        limit: Limits the copy rate.
+        replaces: Whether a file exists at the target and is replaced.
 
     Raises:
-        SourceFileError: It is missing, cannot be read, or is not the file that was written.
-        OSError: It cannot be written.
+        SourceFileError: The source is missing, unreadable or damaged.
+        OSError: The target cannot be written.
     """
     pieces = _read(source, size, digest, limit)
     store_at(target).put_pieces(pieces, size, scratch=scratch, replaces=replaces)
@@ -492,7 +499,7 @@ def copy_file(
 def _read(
     source: StorePath, size: int, digest: str | None, limit: Throttle | None
 ) -> Iterator[bytes]:
-    """The file piece by piece; fails at its end when it is not the one that was written."""
+    """Yield the file in pieces; raise at its end if size or digest differ."""
     read, size_read = hashlib.sha256(), 0
     for piece in _pieces(source, _PIECE if limit is None else min(_PIECE, limit.most_at_once)):
         if limit is not None:
@@ -501,7 +508,7 @@ def _read(
         size_read += len(piece)
         yield piece
     if size_read != size:
-        raise SourceFileError(f"has {size_read:,} bytes, {size:,} were written")
+        raise SourceFileError(f"has {size_read:,} bytes instead of {size:,}")
     if digest is not None and read.hexdigest() != digest:
         raise SourceFileError(CHANGED)
 

@@ -1,4 +1,4 @@
-"""Plans a copy: finds a state of the source in which its tables belong together; reads only."""
+"""Plan of a copy: find a consistent state of the source, without writing anything."""
 
 import re
 import time
@@ -34,17 +34,16 @@ HINT: Final = "_last_checkpoint"
 COMMIT: Final = re.compile(r"(\d{20})\.json")
 CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
 COPYING: Final = ".copying"
-"""A folder of the copy for files that are not whole yet; what a killed copy left there is removed
-by the next one."""
+"""Folder of the copy for incomplete files; the next copy empties it."""
 STORE_THREADS: Final = 8
 _LOOKS: Final = 20
-"""How often the logs are listed, until two lists are the same: nobody commits at that moment."""
+"""Maximum number of listings of the logs. Two equal listings mean that no writer committed."""
 _BETWEEN_COMMITS_S: Final = 5.0
-"""A backup commits to the records first and to the ledger then: how long the ledger may not match
-before it counts as damaged."""
+"""Maximum time between the commits of a backup to the records and to the ledger. If they do not
+match for longer, the source is damaged."""
 _PAUSE_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
-"""So long a state is looked for in which the tables belong together."""
+"""Maximum time to find a consistent state of the tables."""
 _ORDER: Final = (
     "recovery_points",
     "recovery_point_records",
@@ -56,13 +55,13 @@ _ORDER: Final = (
     "restores",
     "offset_maps",
 )
-"""Who names something comes before what is named; but what is dropped from the saved records is in
-the ledger by then."""
+"""A table that refers to another one comes first. Records deleted from the saved records are in the
+ledger by then."""
 
 
 @dataclass(slots=True)
 class TablePlan:
-    """A table at the version that is copied: its files (path as in the log, bytes), its log."""
+    """A table at the copied version: its files (path as in the log, bytes) and its log."""
 
     name: str
     version: int
@@ -77,7 +76,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class MissingFile:
-    """A file that the copy does not have; `is_there`: it has another one of this name."""
+    """A file to copy; `is_there`: the copy has a different file with this name."""
 
     expected: ExpectedFile
     is_there: bool
@@ -85,11 +84,11 @@ class MissingFile:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """A state of the source, and what the copy does not have of it.
+    """A state of the source, and the files that are missing in the copy.
 
-    `staged` is a folder of this machine with the logs of the tables, for the run that planned it.
-    `there` files are in the copy already, `damaged` are files that the source has recorded and no
-    table of it has.
+    `staged` is a local folder with the logs of the tables, for the run that planned it. `there`
+    files are already in the copy. `damaged` files are recorded in the source but in none of its
+    tables.
     """
 
     tables: tuple[TablePlan, ...]
@@ -100,85 +99,84 @@ class CopyPlan:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the files that are to be copied."""
+        """Size of the files to copy (bytes)."""
         return sum(file.expected.size for file in self.missing)
 
     @property
     def versions(self) -> dict[str, int]:
-        """By table, the version that is copied."""
+        """The copied version of each table."""
         return {table.name: table.version for table in self.tables}
 
 
 @dataclass(frozen=True, slots=True)
 class _Disagreement:
-    """Two tables that do not belong together; `lacking` is what a copy of them does not have."""
+    """Two inconsistent tables; `damage` describes the file that a copy of them would miss."""
 
     what: str
     files: tuple[str, ...] = ()
-    lacking: Damage | None = None
+    damage: Damage | None = None
 
     def __str__(self) -> str:
         return self.what
 
 
 class CopyPlanner:
-    """Plans what the copy with this mark needs of the source, again and again if need be."""
+    """Plans a copy, several times if files of the source are deleted meanwhile."""
 
     def __init__(self, source: Warehouse, to: StorePath, mark: CopyMark) -> None:
         self._source, self._to, self._mark = Warehouse(source.root), to, mark
         self._first_seen: dict[_Disagreement, float] = {}
 
     def plan(self, staged: Path) -> CopyPlan:
-        """Plan a state in which the tables belong together; their logs are put below `staged`.
+        """Find a consistent state of the tables and copy their logs to a folder below `staged`.
 
         Raises:
-            WarehouseError: There was no such state for a minute, or the source lost a table or
-                rewrote a log.
+            WarehouseError: No consistent state was found for a minute, or the source lost a table
+                or rewrote a log.
         """
         deadline = time.monotonic() + _PATIENCE_S
-        looks, trouble = 0, "its logs change faster than they can be read"
-        while looks == 0 or time.monotonic() < deadline:
-            looks += 1
+        attempts, problem = 0, "its logs change faster than they can be read"
+        while attempts == 0 or time.monotonic() < deadline:
+            attempts += 1
             seen_at = time.monotonic()
-            versions, is_at_rest = self._versions()
+            versions, is_quiescent = self._versions()
             self._refuse_vanished(versions)
             with reading_at(self._source.root, versions):
-                found = self._disagreements(versions, is_at_rest=is_at_rest)
+                found = self._disagreements(versions, is_quiescent=is_quiescent)
                 passing = self._passing(found, seen_at)
                 if passing:
-                    trouble = f"its tables did not belong together at {looks} looks: {passing[0]}"
+                    problem = f"its tables were inconsistent in {attempts} attempts: {passing[0]}"
                     time.sleep(_PAUSE_S)
                     continue
                 try:
                     opened = self._opened(versions)
                     expected = self._expected(versions)
-                    needless = self._left_out(expected)
+                    excluded = self._excluded(expected)
                     tables = [
-                        self._table_plan(path, table, staged / str(looks))
+                        self._table_plan(path, table, staged / str(attempts))
                         for path, table in opened.items()
                     ]
                 except FileNotFoundError:
-                    continue  # the source has tidied the log up
-            missing, there = self._missing(tables, expected, needless)
+                    continue  # entries of the log expired in the source
+            missing, there = self._missing(tables, expected, excluded)
             return CopyPlan(
                 tables=tuple(tables),
                 missing=tuple(missing),
                 there=there,
-                staged=staged / str(looks),
-                damaged=tuple(one.lacking for one in found if one.lacking is not None),
+                staged=staged / str(attempts),
+                damaged=tuple(one.damage for one in found if one.damage is not None),
             )
         raise WarehouseError(
             path=self._source.root,
-            reason=f"{trouble}. Nothing was copied over",
+            reason=f"{problem}. Nothing was copied",
             remedy="Run the copy again.",
         )
 
     def _versions(self) -> tuple[dict[str, int], bool]:
-        """The newest version of each table, and whether they were the newest at one moment.
+        """Return the newest version of each table, and whether no writer committed meanwhile.
 
-        Only lists of the logs are compared: to open the tables takes as long as it does, and what
-        is committed meanwhile is not seen. Without such a moment, tables come in the order in which
-        they name each other.
+        Only listings of the logs are compared, because opening all tables takes long. If writers
+        keep committing, the tables are listed in the order in which they refer to each other.
         """
         paths = self._tables()
         with ThreadPoolExecutor(STORE_THREADS) as pool:
@@ -201,16 +199,16 @@ class CopyPlanner:
                     versions[name] = mark.state.versions[name]
             elif entries:
                 versions[name] = entries[-1]
-            elif open_delta(path, name) is not None:  # fails where there are files without a log
+            elif open_delta(path, name) is not None:  # raises for files without a log
                 raise WarehouseError(
                     path=path,
                     reason="its log (_delta_log) has no entry",
-                    remedy="Bring the table back from the copy; nothing was copied over.",
+                    remedy="Restore the table from the copy. Nothing was copied.",
                 )
         return versions
 
     def _refuse_vanished(self, versions: Collection[str]) -> None:
-        """What the copy has and the source no longer has was lost there: nothing removes tables."""
+        """Raise if the source lost a table: no command removes tables."""
         seen = () if self._mark.newest is None else self._mark.newest.versions
         with storage_failures(self._to):
             there = {*seen, *(name for name in tables_in(self._to) if self._has_entries(name))}
@@ -219,20 +217,20 @@ class CopyPlanner:
             return
         raise WarehouseError(
             path=self._source.root,
-            reason=f"it no longer has {', '.join(gone)}, which the copy in {self._to} has: nothing"
-            " was copied over, and nothing is removed from the copy",
-            remedy="Find out what removed them. Bring each of these folders back from the copy, or"
-            " restore from the copy as it is (--warehouse, --state-in FOLDER). If they were removed"
-            " on purpose, copy to a new place and keep this one.",
+            reason=f"it does not have {', '.join(gone)} any more, but the copy in {self._to} has."
+            " Nothing was copied, and the copy was not changed",
+            remedy="Find out what removed them. Restore each of these folders from the copy, or"
+            " restore the application from the copy (--warehouse, --state-in FOLDER). If they were"
+            " removed on purpose, copy to a new place and keep this copy.",
         )
 
     def _has_entries(self, name: str) -> bool:
         return any(COMMIT.fullmatch(file) for file in log_files(self._to / name))
 
     def _passing(self, found: Collection["_Disagreement"], seen_at: float) -> list["_Disagreement"]:
-        """Those that may be gone at the next look, as between two commits of a backup.
+        """Return disagreements that may be temporary, as between two commits of a backup.
 
-        What is the same for as long as that never takes is damage of the source.
+        A disagreement that lasts longer than a backup between two commits is damage.
         """
         self._first_seen = {one: self._first_seen.get(one, seen_at) for one in found}
         return [one for one, at in self._first_seen.items() if seen_at - at < _BETWEEN_COMMITS_S]
@@ -250,11 +248,11 @@ class CopyPlanner:
         return [root / name for name in sorted(names, key=_place) if self._is_copied(name)]
 
     def _is_copied(self, name: str) -> bool:
-        wanted, parts = self._mark.applications, name.split("/")
-        return wanted is None or len(parts) == 1 or parts[1] in wanted
+        applications, parts = self._mark.applications, name.split("/")
+        return applications is None or len(parts) == 1 or parts[1] in applications
 
     def _opened(self, versions: Mapping[str, int]) -> dict[StorePath, Any]:
-        """The tables at these versions, at which the caller reads. Raises FileNotFoundError."""
+        """Open the tables at these versions; raise FileNotFoundError if a log has expired."""
         opened: dict[StorePath, Any] = {}
         for name in versions:
             path = self._source.root / name
@@ -270,28 +268,28 @@ class CopyPlanner:
         return opened
 
     def _applications(self) -> list[str]:
-        """Those whose records are copied."""
+        """Return the applications whose records are copied."""
         paths = self._tables()
         return [path.name for path in paths if table_name(path).startswith("records/")]
 
     def _disagreements(
-        self, versions: Mapping[str, int], *, is_at_rest: bool
+        self, versions: Mapping[str, int], *, is_quiescent: bool
     ) -> frozenset["_Disagreement"]:
-        """Where tables at these versions do not belong together, as between two commits.
+        """Return the inconsistencies between tables at these versions.
 
-        Most can be seen in a state that was never there alone (not `is_at_rest`); the rest also
-        while a backup has committed its files, and not yet what it notes of them.
+        Records and snapshots are checked in any case: a backup may have committed its files but not
+        yet its ledger rows. Points are checked only if writers committed meanwhile.
         """
         found: set[_Disagreement] = set()
         for application in self._applications():
             found.update(self._unmatched_records(application))
             found.update(self._unmatched_snapshots(application))
-            if not is_at_rest:
+            if not is_quiescent:
                 found.update(self._unmatched_points(application, versions))
         return frozenset(found)
 
     def _unmatched_records(self, application: str) -> Iterable["_Disagreement"]:
-        """Spans whose files the records table does not have."""
+        """Yield spans whose files are missing in the records table."""
         ledger, name = Repository.of(self._source, application).ledger, f"records/{application}"
         spans = list(ledger.damaged(look_s=0))
         if not spans:
@@ -305,12 +303,12 @@ class CopyPlanner:
         )
         for span in spans:
             gone = [file for file in files.get(span.span, ()) if file.path not in active]
-            told = "is in the ledger, but not in the table"
-            lacking = gone[0].damage(told) if gone else None
-            yield _Disagreement(f"{name}, {span}", tuple(file.path for file in gone), lacking)
+            problem = "is in the ledger, but not in the table"
+            damage = gone[0].damage(problem) if gone else None
+            yield _Disagreement(f"{name}, {span}", tuple(file.path for file in gone), damage)
 
     def _unmatched_snapshots(self, application: str) -> Iterable["_Disagreement"]:
-        """Snapshots whose files their table does not have."""
+        """Yield snapshots whose files are missing in their table."""
         active: dict[str, set[str]] = {}
         for snapshot in Repository.of(self._source, application).snapshots.of():
             name = f"ktables/{application}/{snapshot.store}"
@@ -321,14 +319,14 @@ class CopyPlanner:
             files = expected_of_snapshot(self._source.root / name, snapshot)
             gone = [file for file in files if file.path not in active[name]]
             if gone:
-                lacking = gone[0].damage("is in ktable_snapshots, but not in the table")
+                damage = gone[0].damage("is in ktable_snapshots, but not in the table")
                 text = f"{name}, window {snapshot.window.key}"
-                yield _Disagreement(text, tuple(file.path for file in gone), lacking)
+                yield _Disagreement(text, tuple(file.path for file in gone), damage)
 
     def _unmatched_points(
         self, application: str, versions: Mapping[str, int]
     ) -> Iterable["_Disagreement"]:
-        """Points that are newer than what they refer to, and those that only the ledger has."""
+        """Yield points newer than tables to which they refer, and points only in the ledger."""
         known: set[str] = set()
         repo = Repository.of(self._source, application)
         for point in repo.points.versions():
@@ -340,14 +338,17 @@ class CopyPlanner:
             yield _Disagreement(f"recovery_points, without {point_id} of the ledger")
 
     def _expected(self, versions: Mapping[str, int]) -> dict[str, dict[str, ExpectedFile]]:
-        """By table and path, the files that the source has noted."""
+        """Return the files that the source has recorded, by table and path."""
         expected = {name: expected_files(self._source, name) for name in versions}
         return {name: {file.path: file for file in files} for name, files in expected.items()}
 
-    def _left_out(
+    def _excluded(
         self, expected: Mapping[str, Mapping[str, ExpectedFile]]
     ) -> dict[str, frozenset[str]]:
-        """What no point needs: spans that begin behind its cuts, snapshots but the newest of it."""
+        """Return files that the selected points do not need.
+
+        A point needs the spans that start before its cuts, and the newest snapshot of each store.
+        """
         if self._mark.points is None:
             return {}
         needed: dict[str, set[str]] = {}
@@ -379,7 +380,7 @@ class CopyPlanner:
         }
 
     def _table_plan(self, path: StorePath, table: Any, staged: Path) -> TablePlan:  # noqa: ANN401
-        """Raises FileNotFoundError when the log was tidied up meanwhile."""
+        """Plan one table; raise FileNotFoundError if entries of its log expired meanwhile."""
         name = table_name(path)
         plan = TablePlan(name, table.version(), active_files(table))
         with storage_failures(path):
@@ -403,7 +404,7 @@ class CopyPlanner:
         here: Mapping[str, int],
         table: Any,  # noqa: ANN401 (a DeltaTable)
     ) -> None:
-        """A log only grows: who has changed what was committed has changed the past."""
+        """Raise if committed entries changed: a log only grows."""
         version = table.version()
         both = sorted(n for n in there.keys() & here.keys() if COMMIT.fullmatch(n))
         both = [name for name in both if version_of(name) <= version]
@@ -417,28 +418,28 @@ class CopyPlanner:
         marked = self._mark.newest
         seen = -1 if marked is None else marked.versions.get(table_name(path), -1)
         is_other_table = False
-        if not both and seen >= 0:  # all entries that both had have expired in one of them
+        if not both and seen >= 0:  # all common entries have expired in one of them
             with storage_failures(copied.parent):
                 is_other_table = delta_table(copied.parent, seen).metadata().id != (
                     table.metadata().id
                 )
         if other or is_other_table or (version < seen and version < newest):
-            what = f"{other[0]} is another one" if other else f"it has {version}"
+            what = f"{other[0]} differs" if other else f"it has version {version}"
             raise WarehouseError(
                 path=path,
-                reason=f"its log is not the one that was copied ({what}; the copy in {copied} has"
-                f" {newest} versions): the table was rewritten, or put back",
-                remedy="Nothing was copied over. Find out who changed it; to go on all the same,"
-                " copy to a new place and keep this one.",
+                reason=f"its log differs from the copied log ({what}; the copy in {copied} has"
+                f" version {newest}): the table was rewritten or replaced by an older one",
+                remedy="Nothing was copied. Find out what changed the table. To continue anyway,"
+                " copy to a new place and keep this copy.",
             )
 
     def _missing(
         self,
         tables: Iterable[TablePlan],
         expected: Mapping[str, Mapping[str, ExpectedFile]],
-        left_out: Mapping[str, frozenset[str]],
+        excluded: Mapping[str, frozenset[str]],
     ) -> tuple[list[MissingFile], int]:
-        """The files that are not in the copy, and how many are."""
+        """Return the files that are missing in the copy, and the number of existing ones."""
         missing: list[MissingFile] = []
         there = 0
         for table in tables:
@@ -446,25 +447,25 @@ class CopyPlanner:
                 here = _sizes(self._to / table.name)
             for path, size in table.files:
                 file = path_in_table(path)
-                if file in left_out.get(table.name, ()):
+                if file in excluded.get(table.name, ()):
                     continue
                 found = here.get(file)
                 if found == size:
                     there += 1
                     continue
-                wanted = expected.get(table.name, {}).get(file) or self._of_log(table, file, size)
-                missing.append(MissingFile(wanted, found is not None))
+                source = expected.get(table.name, {}).get(file) or self._of_log(table, file, size)
+                missing.append(MissingFile(source, found is not None))
         return missing, there
 
     def _of_log(self, table: TablePlan, file: str, size: int) -> ExpectedFile:
-        """A file that only a log names; those of control tables carry their digest."""
+        """Describe a file that only a log lists; names of control table files contain a digest."""
         digest = digest_in(file) if table.is_control else None
         kind = DamageKind.TABLE if table.is_control else DamageKind.FILE
         return ExpectedFile(self._source.root / table.name, file, size, digest, kind=kind)
 
 
 def loaded_points(source: Warehouse, ids: Collection[str]) -> list[RecoveryPoint]:
-    """The points with these ids, of whatever application."""
+    """Load the points with these ids, of any application."""
     with storage_failures(source.root):
         applications = [path.name for path in subfolders(source.root / "records")]
     found = [point for app in applications for point in Repository.of(source, app).points.load(ids)]
@@ -475,7 +476,7 @@ def loaded_points(source: Warehouse, ids: Collection[str]) -> list[RecoveryPoint
 
 
 def _with_restored(source: Warehouse, points: Sequence[RecoveryPoint]) -> list[RecoveryPoint]:
-    """The points, and those from which their logs were restored: they hold the first records."""
+    """Add the points from which the logs were restored: they contain the first records."""
     found: dict[str, RecoveryPoint] = {}
     for point in points:
         prefixes = Prefixes(Repository.of(source, point.application_id))
@@ -491,10 +492,10 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def tables_in(place: StorePath) -> list[str]:
-    """Every table that has a folder in a place, by its path; `place` may be a copy.
+    """Return the paths of all tables with a folder in a warehouse or copy.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The place cannot be read.
     """
     found: list[str] = []
     for one in subfolders(place):
@@ -510,7 +511,7 @@ def tables_in(place: StorePath) -> list[str]:
 
 
 def active_files(table: Any) -> list[tuple[str, int]]:  # noqa: ANN401 (a DeltaTable)
-    """The files of a version: path as in the log, bytes."""
+    """Return the files of a version: path as in the log, size (bytes)."""
     added = pa.table(table.get_add_actions(flatten=True))
     if added.num_rows == 0:
         return []
@@ -522,37 +523,37 @@ def version_of(name: str) -> int:
 
 
 def _to_fetch(there: Collection[str], here: Collection[str], version: int) -> list[str]:
-    """The commits that the copy lacks, and the newest checkpoint, in the order to put them."""
+    """Return the newest checkpoint and the commits missing in the copy, in the order to copy."""
     up_to = [name for name in there if version_of(name) <= version]
     checkpoints = [name for name in up_to if CHECKPOINT.fullmatch(name)]
     newest = max(map(version_of, checkpoints), default=-1)
-    wanted = [name for name in checkpoints if version_of(name) == newest]
-    wanted += sorted(name for name in up_to if COMMIT.fullmatch(name))
-    return [name for name in wanted if name not in here]
+    needed = [name for name in checkpoints if version_of(name) == newest]
+    needed += sorted(name for name in up_to if COMMIT.fullmatch(name))
+    return [name for name in needed if name not in here]
 
 
 def _is_readable(names: Collection[str], version: int) -> bool:
-    """Whether these files of a log tell this version: a checkpoint, and every commit after it.
+    """Whether these files are enough to read a version: a checkpoint and all commits after it.
 
-    The commit of the version itself is looked at by readers in any case.
+    Readers need the commit of the version itself in any case.
     """
     checkpoints = [version_of(n) for n in names if CHECKPOINT.fullmatch(n)]
-    begin = max((v for v in checkpoints if v <= version), default=-1)
+    start = max((v for v in checkpoints if v <= version), default=-1)
     commits = {version_of(name) for name in names if COMMIT.fullmatch(name)}
-    return all(wanted in commits for wanted in range(min(begin + 1, version), version + 1))
+    return all(number in commits for number in range(min(start + 1, version), version + 1))
 
 
 def _fetch(path: StorePath, local: Path) -> None:
-    """Raises FileNotFoundError when it is gone."""
+    """Copy a file to this machine; raise FileNotFoundError if it is missing."""
     local.write_bytes(path.read_bytes())
 
 
 def log_files(table: StorePath) -> dict[str, int]:
-    """Commits and checkpoints of a table, and how many bytes they have."""
+    """Return commits and checkpoints of a table with their sizes (bytes)."""
     found = _sizes(table / LOG)
     return {n: s for n, s in found.items() if COMMIT.fullmatch(n) or CHECKPOINT.fullmatch(n)}
 
 
 def _sizes(folder: StorePath) -> dict[str, int]:
-    """Bytes of every file below a folder, by path; nothing where it is not there."""
+    """Return the size (bytes) of all files below a folder, by path; empty if it is missing."""
     return {str(relative(path, folder)): size for path, size, _ in store_at(folder).files()}

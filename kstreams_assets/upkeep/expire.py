@@ -1,18 +1,18 @@
-"""Drops recovery points by policy, and of the backups what no kept point needs.
+"""Deletes recovery points by policy, and the backups that kept points do not need.
 
-The points go first, so that nothing is listed that is about to lose its records. Then, topic by
-topic, windows that lie between two kept points are put together:
+Points are deleted first, so that every listed point has its records. Then windows between two kept
+points are merged, topic by topic:
 
-- of a store's changelog the last record of each key stays, with its offset, as Kafka's compaction
-  would leave it; deletions stay as long as something before them may still hold their key;
-- inputs, outputs and records in flight go below the least that any kept point needs; where Kafka
-  compacts the topic, the last record of each key stays;
-- what stays of them becomes one row and one file of each partition.
+- A changelog of a store keeps the last record of each key with its offset, as Kafka's compaction
+  does. A tombstone is kept while earlier records can contain its key.
+- Inputs, outputs and records in flight are deleted below the lowest offset that a kept point needs.
+  If Kafka compacts the topic, the last record of each key is kept.
+- Merged windows have one row and one file per partition.
 
-New files are written and looked at while backups go on. Under the locks of the application and of
-its recorder the needs of all points are read again, and every one of them must restore as it did.
-One commit adds the files, one changes the ledger, and only then the old files go. A run that is
-killed anywhere is finished by the next one.
+Backups continue while new files are written and verified. The job then takes the locks of the
+application and of its recorder and reads the needs of all points again. Each point must have the
+same restorability as before. One commit adds the files, a second one changes the ledger, and old
+files are deleted last. The next run completes an interrupted one.
 """
 
 import logging
@@ -61,17 +61,17 @@ from spark_resources.span_tasks import LastOfEachKey
 
 _RATIO = 4
 _LOT_BYTES = 2**30
-"""A run that is killed does at most so much again."""
+"""Maximum size of merged windows in one step, which an interrupted run has to repeat."""
 _LOT_ROWS = 50_000
-"""Rows of the ledger that are in memory at a time."""
+"""Maximum number of ledger rows in memory."""
 
 _log = logging.getLogger(__name__)
 
 
 class Change(StrEnum):
-    """What becomes of windows that are put together.
+    """Records that merged windows keep.
 
-    `drop`: no record stays. `fold`: the last one of each key. `join`: all of them.
+    `drop`: no records. `fold`: the last record of each key. `join`: all records.
     """
 
     DROP = "drop"
@@ -81,9 +81,9 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """Windows of one topic that become one row of each partition, and what they take now.
+    """Windows of one topic to merge into one row per partition, and their present size.
 
-    `without_deletions`: when they are folded, nothing lies before them that still needs a deletion.
+    `without_deletions`: compaction can remove tombstones, because no earlier records exist.
     """
 
     topic: str
@@ -96,22 +96,22 @@ class TopicChange:
 
     @property
     def window(self) -> Window:
-        """The one that stands for all of them."""
+        """The merged window."""
         return self.windows[0].merged_to(self.windows[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class ExpirePlan:
-    """What `expire` would do. `kept` are point ids with the lines of the policy that keep them.
+    """Plan of `expire`.
 
-    `going` are points that go, with the time at which they were taken (epoch milliseconds).
-    `waits` says why windows are not put together now; empty where they are.
-    `notes` are for the operator. Nothing is done while there are `blockers`.
+    `kept` are ids of points with the lines of the policy that keep them. `expiring` are points to
+    delete with their times (epoch milliseconds). `waits` is the reason why windows are not merged
+    now, empty if they are. `notes` are for the operator. `blockers` prevent all changes.
     """
 
     application_id: str
     kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    going: Mapping[str, int] = field(default_factory=dict)
+    expiring: Mapping[str, int] = field(default_factory=dict)
     snapshots: tuple[Snapshot, ...] = ()
     changes: tuple[TopicChange, ...] = ()
     waits: str = ""
@@ -125,7 +125,7 @@ class ExpirePlan:
 
     @property
     def by_line(self) -> dict[str, int]:
-        """How many points each line of the policy keeps; one point may be kept by several."""
+        """Number of points that each line of the policy keeps; several lines can keep a point."""
         found: dict[str, int] = defaultdict(int)
         for lines in self.kept.values():
             for line in lines:
@@ -135,7 +135,7 @@ class ExpirePlan:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What came of the windows of a topic; sizes in bytes, as stored."""
+    """Result of a merge of windows of a topic; sizes are stored bytes."""
 
     topic: str
     what: Change
@@ -149,7 +149,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpireResult:
-    """What a run has done."""
+    """Result of a run."""
 
     plan: ExpirePlan
     topics: tuple[TopicResult, ...] = ()
@@ -157,12 +157,12 @@ class ExpireResult:
 
     @property
     def bytes_freed(self) -> int:
-        """How much less the backups take; files on the disk go some hours later."""
+        """Reduction of the backups (bytes); files on disk are deleted some hours later."""
         return sum(one.bytes_before - one.bytes_after for one in self.topics)
 
 
 class _Planner:
-    """One look at an application's points and backups."""
+    """Plans from the present points and backups of an application."""
 
     def __init__(self, settings: ApplicationSettings, now_ms: int) -> None:
         self._settings, self._policy, self._now_ms = settings, policy_of(settings), now_ms
@@ -173,8 +173,8 @@ class _Planner:
         self._statuses: dict[str, PointStatus | None] = {}
         self._notes: list[str] = []
 
-    def going(self) -> set[str]:
-        """Ids of the points that go."""
+    def expiring(self) -> set[str]:
+        """Return the ids of the points to delete."""
         instants = self._points.instants()
         return {i.id for i in instants} - self._kept(instants).keys()
 
@@ -184,49 +184,49 @@ class _Planner:
             return ExpirePlan(self._id, blockers=(damage,))
         instants = self._points.instants()
         kept = self._kept(instants)
-        going = {i.id: i.taken_at_ms for i in instants if i.id not in kept}
+        expiring = {i.id: i.taken_at_ms for i in instants if i.id not in kept}
         restorable = any(
-            (status := self._judge(id_)) is not None and status.covered for id_ in kept
+            (status := self._evaluate(id_)) is not None and status.covered for id_ in kept
         )
         changes = self.changes_of([i for i in instants if i.id in kept]) if restorable else ()
         return ExpirePlan(
             application_id=self._id,
             kept=kept,
-            going=going,
+            expiring=expiring,
             snapshots=tuple(self._snapshots(kept, changes)),
             changes=changes,
             waits=self._waits(),
             notes=tuple(dict.fromkeys(self._notes)),
-            blockers=(self._nothing_restorable,) if going and not restorable else (),
+            blockers=(self._nothing_restorable,) if expiring and not restorable else (),
         )
 
     @property
     def _nothing_restorable(self) -> Finding:
         return Finding(
             f"The warehouse of {self._id}",
-            "holds no recovery point that could be restored, so nothing of it expires",
-            action="See kstreams-assets recovery-points list for why, back up what is due, then"
-            " run expire again.",
+            "contains no restorable recovery point, so nothing expires",
+            action="See kstreams-assets recovery-points list for the reasons, back up the due"
+            " windows, then run expire again.",
         )
 
     def _damage(self) -> Finding | None:
-        """What is damaged can be repaired; points that it takes away now must not go for it."""
+        """Return damage as a blocker: a repair may make points restorable that would expire now."""
         spans = (
             f"{span}"
             for span in self._repo.ledger.damaged()
             if (span.window, span.topic) not in self._given_up
         )
-        told = (
+        findings = (
             f"{one.place}: {one.problem}"
             for one in self._verified.open
             if one.severity is Severity.ERROR
         )
-        problem = next(chain(spans, told), None)
+        problem = next(chain(spans, findings), None)
         if problem is None:
             return None
         return Finding(
             f"The warehouse of {self._id}",
-            f"is damaged, so nothing of it expires: {problem}",
+            f"is damaged, so nothing expires: {problem}",
             action="Repair it first (kstreams-assets verify --repair), or restore it from a second"
             " copy, then run kstreams-assets verify --full. Accept permanent damage with verify"
             " --full --accept REASON.",
@@ -238,10 +238,10 @@ class _Planner:
 
     @cached_property
     def _given_up(self) -> frozenset[tuple[str | None, str | None]]:
-        """Windows (keys) and topics of damage that somebody has accepted as lost."""
+        """Windows (keys) and topics of accepted damage."""
         return frozenset((one.window, one.topic) for one in self._verified.open if one.accepted)
 
-    def _judge(self, point_id: str) -> PointStatus | None:
+    def _evaluate(self, point_id: str) -> PointStatus | None:
         if point_id not in self._statuses:
             (self._statuses[point_id],) = self._contents.statuses_of([point_id])
         return self._statuses[point_id]
@@ -252,7 +252,7 @@ class _Planner:
         return kept_by_policy(
             settings,
             instants,
-            self._judge,
+            self._evaluate,
             now_ms=self._now_ms,
             backed_up_to_ms=self._repo.ledger.last_end_ms(
                 {topic.name for topic in settings.topics}
@@ -266,14 +266,14 @@ class _Planner:
             return ""
         return (
             f"Restore {writing[0].restore_id} is not verified yet and still reads the backups."
-            " Windows are merged once it is verified. Run it again, or give it up:"
+            " Windows are merged after its verification. Run the restore again, or give it up with"
             f" kstreams-assets restore abandon --restore {writing[0].restore_id}."
         )
 
     def _snapshots(
         self, kept: Mapping[str, object], changes: Iterable[TopicChange]
     ) -> Iterator[Snapshot]:
-        """Those of points that go, but the last one of each store: later ones build on it."""
+        """Yield snapshots of expiring points, except the newest per store: later ones use it."""
         inside = {
             (change.topic, window.end_ms) for change in changes for window in change.windows[:-1]
         }
@@ -282,18 +282,18 @@ class _Planner:
         for snapshot in found:
             if snapshot.point_id in kept:
                 continue
-            # What ends within windows that are put together, nothing can build on.
+            # Later snapshots cannot build on one that ends inside a merged window.
             if snapshot.window < newest[snapshot.store] or (
                 (snapshot.topic, snapshot.window.end_ms) in inside
             ):
                 yield snapshot
 
     def changes(self) -> tuple[TopicChange, ...]:
-        """What is to be put together, given all points that are there."""
+        """Return the windows to merge, given all present points."""
         return self.changes_of(self._points.instants())
 
     def changes_of(self, listed: Sequence[PointInstant]) -> tuple[TopicChange, ...]:
-        """What is to be put together if these points are all there are."""
+        """Return the windows to merge, given only these points."""
         bounds = self._bounds(listed)
         if not bounds or self._waits():
             return ()
@@ -301,16 +301,16 @@ class _Planner:
         found: list[TopicChange] = []
         facts = self._repo.topics
         topics = {topic.name: topic.roles for topic in self._settings.topics}
-        retention, noted = facts.delete_retention_ms(topics), facts.of_incarnations()
-        newest = {topic: of_topic for (topic, _), of_topic in noted.items()}
+        retention, recorded = facts.delete_retention_ms(topics), facts.of_incarnations()
+        newest = {topic: of_topic for (topic, _), of_topic in recorded.items()}
         sizes = self._repo.ledger.sizes()
         for name, declared in sorted(topics.items()):
-            # Of one topic at a time: there may be millions.
+            # Read one topic at a time, because there may be millions of spans.
             spans = [s for s in self._repo.ledger.stored_spans({name}) if not s.window.is_increment]
             points = [p for p in self._points.of_topic(name) if p.id in ids]
             roles = roles_of(declared, points)
             configs = newest[name].known_configs if name in newest else {}
-            is_compacted = _is_compacted(name, spans, noted, newest.get(name))
+            is_compacted = _is_compacted(name, spans, recorded, newest.get(name))
             below, between = self._changes_by_need(name, roles, configs, is_compacted)
             lag_ms = int(configs.get(_MIN_LAG, 0)) if is_compacted else 0
             topic = _Topic(
@@ -320,7 +320,7 @@ class _Planner:
                     points,
                     roles,
                     whole_logs=self._policy.keeps_whole_logs,
-                    # State needs no history, which somebody else who reads the topic may.
+                    # Stores do not need history, but other readers of the topic may.
                     untouched=None
                     if lag_ms == 0 or roles.changelog_only
                     else _untouched(spans, lag_ms),
@@ -337,9 +337,9 @@ class _Planner:
         return tuple(found)
 
     def _bounds(self, instants: Iterable[PointInstant]) -> set[str]:
-        """Ids of the points up to the first one from which on all of them are kept.
+        """Return ids of the points before the period in which all points are kept.
 
-        Only windows below it are put together. Their rows are as they were written.
+        The first point of that period is included. Only windows before it are merged.
         """
         ordered = sorted(instants, key=in_order)
         all_from_ms = self._now_ms - 1000 * self._policy.all_s
@@ -357,19 +357,19 @@ class _Planner:
         configs: Mapping[str, str],
         is_compacted: bool | None,
     ) -> tuple[Change, Change]:
-        """What becomes of windows below the least need of all points, and of those above."""
+        """Return the changes for windows below the lowest need of all points, and above it."""
         if guesses := self._settings.application.guesses_about(topics=[name]):
-            self._notes.append(f"All records of {name} stay: {guesses[0]} {guesses[0].remedy}")
+            self._notes.append(f"All records of {name} are kept: {guesses[0]} {guesses[0].remedy}")
             return Change.JOIN, Change.JOIN
-        if roles.rebuilds_store:  # what lies below a point is its state
+        if roles.rebuilds_store:  # the records below a point are its state
             folds = self._folds(name, roles, configs, is_compacted)
             return (Change.FOLD, Change.FOLD) if folds else (Change.JOIN, Change.JOIN)
         if roles.in_flight_only:
             return Change.DROP, Change.JOIN
         if is_compacted is None:
             self._notes.append(
-                f"All records of {name} stay: whether Kafka compacts it is not known, or changed"
-                " when the topic was recreated."
+                f"All records of {name} are kept: its cleanup.policy is unknown, or changed when"
+                " the topic was recreated."
             )
             return Change.JOIN, Change.JOIN
         return (Change.FOLD if is_compacted else Change.DROP), Change.JOIN
@@ -381,21 +381,21 @@ class _Planner:
         configs: Mapping[str, str],
         is_compacted: bool | None,
     ) -> bool:
-        """Whether of its records the last one of each key will do."""
+        """Whether the last record of each key is sufficient."""
         if not (roles.changelog_only or is_compacted):
-            return False  # others write it: only what Kafka itself would compact is folded
+            return False  # other programs write the topic, and Kafka does not compact it
         settings = self._settings
         for store in settings.application.stores:
             if store.changelog != name:
                 continue
-            told = format_of(store.name, settings.store_formats)
+            store_format = format_of(store.name, settings.store_formats)
             lag = int(configs.get(_MIN_LAG, 0)) > 0
-            if told.kind is StoreKind.VERSIONED or (
-                told.kind is StoreKind.KEY_VALUE and told.undeclared and lag
+            if store_format.kind is StoreKind.VERSIONED or (
+                store_format.kind is StoreKind.KEY_VALUE and store_format.undeclared and lag
             ):
                 self._notes.append(
-                    f"All records of {name} stay: its store {store.name} is versioned, or may be"
-                    f" (its kind is not declared, and the topic has {_MIN_LAG} set)."
+                    f"All records of {name} are kept: its store {store.name} is versioned, or may"
+                    f" be (its kind is not declared, and the topic has {_MIN_LAG} set)."
                 )
                 return False
         return True
@@ -407,14 +407,14 @@ _MIN_LAG = "min.compaction.lag.ms"
 def _is_compacted(
     name: str,
     spans: Iterable[StoredSpan],
-    noted: Mapping[tuple[str, str], TopicFacts],
+    recorded: Mapping[tuple[str, str], TopicFacts],
     newest: TopicFacts | None,
 ) -> bool | None:
-    """Whether Kafka compacts a topic; None: not known, or not the same in all its incarnations.
+    """Whether Kafka compacts a topic; None if unknown or different among its incarnations.
 
-    What was noted last counts, where nothing was noted of an incarnation.
+    The newest recorded configs apply to incarnations without recorded configs.
     """
-    facts = {noted.get((name, id_), newest) for id_ in {topic_id_of(s.topic_id) for s in spans}}
+    facts = {recorded.get((name, id_), newest) for id_ in {topic_id_of(s.topic_id) for s in spans}}
     found = {
         None if one is None else "compact" in one.known_configs.get("cleanup.policy", "")
         for one in facts
@@ -423,7 +423,7 @@ def _is_compacted(
 
 
 def _untouched(spans: Iterable[StoredSpan], lag_ms: int) -> Untouched:
-    """Records younger than `min.compaction.lag.ms` are not compacted."""
+    """Return a function for the first offset younger than `min.compaction.lag.ms` at a time."""
     by_life: dict[PartitionLife, list[StoredSpan]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: span.window.end_ms):
         by_life[span.life].append(span)
@@ -444,7 +444,7 @@ def _untouched(spans: Iterable[StoredSpan], lag_ms: int) -> Untouched:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What would become one row: offsets of a partition in one incarnation of its topic."""
+    """Offsets of a partition, in one incarnation of its topic, to merge into one row."""
 
     life: PartitionLife
     start: int
@@ -452,9 +452,9 @@ class _Piece:
 
 
 class _Topic:
-    """The windows of one topic, and what the listed points need of them.
+    """The windows of one topic and the needs of the listed points.
 
-    Windows above `last`, the last point between which windows are put together, stay as they are.
+    Windows above `last` are not merged.
     """
 
     def __init__(
@@ -484,7 +484,7 @@ class _Topic:
             for chain in chains_of(spans).values()
             for hole in chain.late_holes(delete_retention_ms)
         }
-        # Nothing is put together across what is not whole, not proved, or not next to each other.
+        # Windows are not merged across incomplete, unproven or damaged ones.
         self._breaks = {
             index
             for index, (window, rows) in enumerate(zip(self._windows, self._rows, strict=True))
@@ -492,17 +492,17 @@ class _Topic:
         }
 
     def changes(self) -> list[TopicChange]:
-        """What is to be put together."""
+        """Return the windows to merge."""
         below = 0 if self._below is self._between else self._below_need()
         found: list[TopicChange] = []
         if self._below is Change.DROP:
             if below and not self._is_dropped(below):
                 found.append(self._change(Change.DROP, 0, below))
         else:
-            found += self._together(self._below, 0, below)
-        return found + self._together(self._between, below, self._top())
+            found += self._merges(self._below, 0, below)
+        return found + self._merges(self._between, below, self._top())
 
-    def _together(self, what: Change, low: int, high: int) -> list[TopicChange]:
+    def _merges(self, what: Change, low: int, high: int) -> list[TopicChange]:
         found: list[TopicChange] = []
         for begin, end in self._runs(what, low, high):
             sizes = [self._size(window).bytes for window in self._windows[begin:end]]
@@ -528,14 +528,14 @@ class _Topic:
         return self._sizes.get((window.key, self._name), StoredSize(0, 0, 0))
 
     def _is_dropped(self, count: int) -> bool:
-        # By itself such a row would be replaced by one with its own key, in two commits.
+        # The only window is already merged; a new row would have the same key.
         return count == 1 and self._windows[0].is_merged
 
     def _need(self, life: PartitionLife) -> PartitionNeed:
         return self._needs.of_life(life)
 
     def _below_need(self) -> int:
-        """How many windows, from the first on, hold nothing of which a point needs every record."""
+        """Return the number of first windows in which no point needs every record."""
         lives: dict[TopicPartitionId, PartitionLife] = {}
         for count, rows in enumerate(self._rows):
             for row in rows:
@@ -547,11 +547,11 @@ class _Topic:
         return len(self._rows)
 
     def _hides(self, before: PartitionLife, life: PartitionLife) -> bool:
-        """One row cannot stand for two incarnations: some point still has the earlier one."""
+        """Whether a merged row would hide an earlier incarnation that some point has."""
         return before != life and self._need(before).is_listed
 
     def _top(self) -> int:
-        """How many windows, from the first on, lie below the last point."""
+        """Return the number of first windows that end before the last point."""
         last = self._last
         if last is None:
             return 0
@@ -567,7 +567,7 @@ class _Topic:
         return len(self._rows)
 
     def _runs(self, what: Change, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Windows `[begin, end)` that may become one, as many as possible at a time."""
+        """Yield ranges `[start, end)` of windows that can be merged, as long as possible."""
         begin = low
         pieces: dict[TopicPartitionId, _Piece] = {}
         for index in range(low, high):
@@ -578,7 +578,7 @@ class _Topic:
                 yield begin, index
                 begin, pieces, joined = index, {}, self._joined(what, index, {})
             if joined is None:
-                begin = index + 1  # a point stands within it, or it has to stay as it is
+                begin = index + 1  # a point lies inside the window, or it must not change
             else:
                 pieces |= joined
         yield begin, high
@@ -586,7 +586,7 @@ class _Topic:
     def _joined(
         self, what: Change, index: int, before: Mapping[TopicPartitionId, _Piece]
     ) -> dict[TopicPartitionId, _Piece] | None:
-        """What a window makes of the pieces before it; None where some point forbids it."""
+        """Extend the pieces by a window; None if a point prevents the merge."""
         if index in self._breaks:
             return None
         found: dict[TopicPartitionId, _Piece] = {}
@@ -610,10 +610,10 @@ class _Topic:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A change with the rows of the ledger that it is made of.
+    """A change with the ledger rows that it merges.
 
-    `keep` says which records stay. `hidden` are incarnations that no row stands for afterwards,
-    since a later one has their windows.
+    `keep` selects the records to keep. `hidden` are incarnations without a row afterwards, because
+    a later incarnation has their windows.
     """
 
     change: TopicChange
@@ -623,7 +623,7 @@ class _Work:
 
     @classmethod
     def of(cls, change: TopicChange, entries: Sequence[LedgerEntry], needs: TopicNeeds) -> "_Work":
-        """The work of a change; `entries` are the rows of its topic in its windows, in order."""
+        """Prepare a change; `entries` are the ledger rows of its topic and windows, in order."""
         of_partition: dict[TopicPartitionId, list[LedgerEntry]] = defaultdict(list)
         for entry in entries:
             of_partition[entry.result.partition].append(entry)
@@ -639,7 +639,7 @@ class _Work:
                 need = needs.of_life(life)
                 keep[piece.id] = LastOfEachKey(
                     undecided=need.undecided,
-                    # Of what the log did not hold any more at the first point nobody needs any.
+                    # No point needs records below the lowest log start offset.
                     floor=need.floor,
                     without_deletions=change.without_deletions,
                 )
@@ -651,7 +651,7 @@ class _Work:
         )
 
     def harms(self, needs: TopicNeeds) -> TopicPartitionId | None:
-        """A partition of which points, which may have come since it was planned, need more."""
+        """Return a partition of which a point, perhaps a new one, needs more than is kept."""
         for topic, partition, topic_id in self.hidden:
             if needs.of_life((topic, partition, topic_id)).is_listed:
                 return TopicPartitionId(topic, partition)
@@ -673,10 +673,10 @@ def _life(entry: LedgerEntry) -> PartitionLife:
 
 
 def _row(pieces: Pieces, merged: Merged, run_id: str) -> LedgerEntry:
-    """The row that stands for the windows of one partition.
+    """Return the ledger row for the merged windows of one partition.
 
-    Whatever a later look at it can find must be what it found in the rows before: holes, when they
-    were read, when the windows were closed.
+    Later evaluations must find the same holes, read times and closing times in it as in the
+    original rows.
     """
     entries = pieces.entries
     read = [e.recorded_at_ms for e in entries if e.result.plan.start < e.result.plan.end]
@@ -695,11 +695,11 @@ def _row(pieces: Pieces, merged: Merged, run_id: str) -> LedgerEntry:
 
 
 def first_index(sizes: Sequence[int], *, ratio: int) -> int:
-    """From which of some neighbours on the last ones are put together.
+    """Return the index of the first of the adjacent windows to merge with all after it.
 
-    One is only written anew once those behind it together have a share of its size, so that what is
-    written is bounded by a small multiple of what there is, however often it is done. Of those that
-    stay, each is more than `ratio` times as large as all behind it: they are few.
+    A window is rewritten only if the windows after it have a share of its size. Therefore the total
+    written volume is at most a small multiple of the backups. Each remaining window is more than
+    `ratio` times as large as all windows after it, so that few remain.
     """
     first, behind = max(len(sizes) - 1, 0), 0
     for index in reversed(range(len(sizes))):
@@ -710,15 +710,15 @@ def first_index(sizes: Sequence[int], *, ratio: int) -> int:
 
 
 class PointHarmedError(StoredDataError):
-    """A recovery point would restore worse once windows of a topic were put together."""
+    """A merge of windows would reduce the restorability of a recovery point."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireJob:
-    """Drops what the policy does not keep, and puts together what lies between kept points.
+    """Deletes points by policy and merges the windows between kept points.
 
-    `now_ms` (epoch milliseconds) is the present time when left out. `check` is called now and then
-    and may raise.
+    `now_ms` (epoch milliseconds) defaults to the present time. `check` is called regularly and can
+    raise to stop the job.
     """
 
     settings: ApplicationSettings
@@ -728,30 +728,30 @@ class ExpireJob:
     check: Callable[[], None] = lambda: None
 
     def plan(self) -> ExpirePlan:
-        """Plan it; reads only.
+        """Plan without changing anything.
 
         Raises:
-            WarehouseError: There is no warehouse, or it cannot be read.
+            WarehouseError: The warehouse does not exist or cannot be read.
         """
         self._repo.require_backup()
         return self._planner().plan()
 
     def run(self) -> ExpireResult:
-        """Plan it again under the lock of those that put files together, and do it.
+        """Plan again under the lock for merges, and execute the plan.
 
         Raises:
-            StoredDataError: The plan has a blocker; nothing was changed then. Or a point would
-                restore worse than before (PointHarmedError): then the windows of one topic are as
-                they were, and all other work is done.
-            WarehouseLockedError: Another run works on the application for too long.
+            StoredDataError: The plan has a blocker, and nothing was changed.
+            PointHarmedError: A merge would reduce the restorability of a point. The windows of this
+                topic were not merged; everything else was done.
+            WarehouseLockedError: Another run holds the lock for too long.
         """
-        began = time.monotonic()
+        started = time.monotonic()
         with self._repo.lock(Lock.MERGE, purpose=self._purpose, wait_s=self._wait_s):
             plan = self.plan()
             plan.require_allowed()
             self._drop_points(plan)
             topics = self._merge_windows()
-        return ExpireResult(plan, tuple(topics), time.monotonic() - began)
+        return ExpireResult(plan, tuple(topics), time.monotonic() - started)
 
     def _planner(self) -> _Planner:
         now_ms = time.time_ns() // 1_000_000 if self.now_ms is None else self.now_ms
@@ -781,9 +781,9 @@ class ExpireJob:
         return self.settings.backup.lock_wait_seconds
 
     def _drop_points(self, plan: ExpirePlan) -> None:
-        """Take the points that go from every list, and the snapshots that were made at them."""
+        """Delete expiring points and their snapshots."""
         with self._writing(Lock.APPLICATION) as lock:
-            # Else they would count again once their window is part of another.
+            # Otherwise these increments would count again after their window is merged.
             drop_superseded(
                 self._repo,
                 self._records,
@@ -793,15 +793,15 @@ class ExpireJob:
             )
             self._remove_leftovers(lock)
             self._drop_snapshots(plan.snapshots, lock)
-        if not plan.going:
+        if not plan.expiring:
             return
         with self._writing(Lock.RECORDER) as lock:
-            # A restore may have begun, or a point been pinned, since the plan was made.
-            again = self._planner().going()
-            going = {id_: at_ms for id_, at_ms in plan.going.items() if id_ in again}
-            self._repo.points.drop(going, writer=lock)
+            # A restore may have started, or a point may be pinned, since the plan.
+            again = self._planner().expiring()
+            expiring = {id_: at_ms for id_, at_ms in plan.expiring.items() if id_ in again}
+            self._repo.points.drop(expiring, writer=lock)
             self._repo.points.tidy()
-        self.log(f"{len(going):,} recovery points of {self._id} expired.")
+        self.log(f"{len(expiring):,} recovery points of {self._id} expired.")
 
     def _drop_snapshots(self, snapshots: Sequence[Snapshot], lock: LockHandle) -> None:
         self._repo.snapshots.drop(snapshots, writer=lock)
@@ -828,16 +828,16 @@ class ExpireJob:
         return {"run_id": self.run_id, "application_id": self._id, "expire": True}
 
     def _merge_windows(self) -> list[TopicResult]:
-        """Topic by topic, so that a run that is stopped has done a part of it.
+        """Merge windows topic by topic, so that an interrupted run keeps its progress.
 
-        Between all points that are there now, whatever was planned: what is listed is restorable.
+        The merge respects all points that are present now, not only those of the plan.
         """
         changes = self._planner().changes()
         done: list[TopicResult] = []
         left_out: list[PointHarmedError] = []
         for lot in _lots(changes):
             try:
-                done += self._put_together(lot)
+                done += self._merge(lot)
             except PointHarmedError as error:
                 self.log(f"{error}")
                 left_out.append(error)
@@ -849,7 +849,7 @@ class ExpireJob:
         return done
 
     def _needs(self, topic: str) -> tuple[list[RecoveryPoint], TopicNeeds]:
-        """All points that are there now as far as the topic goes, and what they need of it."""
+        """Return the topic's part of all present points, and the records that they need."""
         points = self._repo.points.of_topic(topic)
         declared = next(one.roles for one in self.settings.topics if one.name == topic)
         needs = TopicNeeds.of(
@@ -859,8 +859,8 @@ class ExpireJob:
         )
         return points, needs
 
-    def _put_together(self, changes: Sequence[TopicChange]) -> list[TopicResult]:
-        """Changes of one topic, all of them or none."""
+    def _merge(self, changes: Sequence[TopicChange]) -> list[TopicResult]:
+        """Apply changes of one topic, all of them or none."""
         topic = changes[0].topic
         _, needs = self._needs(topic)
         windows = [window for change in changes for window in change.windows]
@@ -886,7 +886,7 @@ class ExpireJob:
                 require_unchanged=lambda: self._require_unchanged(topic, entries),
                 provenance=self._provenance,
             ) as merged,
-            # No point comes between the look at all of them and the change of the ledger.
+            # No point can be added between the check of all points and the change of the ledger.
             self._writing(Lock.RECORDER) as points,
         ):
             rows = [[_row(one, merged, self.run_id) for one in work.pieces] for work in works]
@@ -895,9 +895,9 @@ class ExpireJob:
             points.require_held()
             self._repo.ledger.put_together(every_row, {topic: windows}, writer=merged.lock)
             self._drop_records(merged.lock, {(window.key, topic) for window in windows} - new)
-        return [self._told(one, of_one) for one, of_one in zip(changes, rows, strict=True)]
+        return [self._report(one, of_one) for one, of_one in zip(changes, rows, strict=True)]
 
-    def _told(self, change: TopicChange, rows: Sequence[LedgerEntry]) -> TopicResult:
+    def _report(self, change: TopicChange, rows: Sequence[LedgerEntry]) -> TopicResult:
         result = TopicResult(
             topic=change.topic,
             what=change.what,
@@ -909,7 +909,7 @@ class ExpireJob:
             bytes_after=sum(row.result.content.stored_bytes for row in rows),
         )
         self.log(
-            f"{result.topic}: {result.windows} windows ({result.window}) are one now,"
+            f"{result.topic}: merged {result.windows} windows into {result.window},"
             f" {bytes_text(result.bytes_before)} became {bytes_text(result.bytes_after)}."
         )
         return result
@@ -923,7 +923,7 @@ class ExpireJob:
         return {window: tuple(of_it) for window, of_it in found.items()}
 
     def _drop_records(self, lock: LockHandle, parts: Set[tuple[str, str]]) -> None:
-        """Take the files of these windows (keys) and topics away."""
+        """Remove the files of these windows (keys) and topics from the records table."""
         commit(
             self._records,
             ensure_records(self._records),
@@ -936,22 +936,22 @@ class ExpireJob:
     def _require_unchanged(
         self, topic: str, entries: Mapping[Window, tuple[LedgerEntry, ...]]
     ) -> None:
-        """The rows are still those of which the files were made, and no restore reads them."""
+        """Raise if the merged rows changed meanwhile, or if a restore reads them."""
         if self._entries(topic, entries) != entries or self._is_read:
             raise StoredDataError(
                 subject=f"The backup of {topic}",
                 problem="was changed by another run while its windows were merged, or a restore has"
                 " started to read it",
-                remedy="Nothing was changed. Run expire again when that has ended.",
+                remedy="Nothing was changed. Run expire again after the other run has ended.",
             )
 
     def _require_as_before(
         self, topic: str, works: Sequence[_Work], rows: Sequence[LedgerEntry]
     ) -> None:
-        """Every point that is there now restores as it did, once it is backed up too.
+        """Check that the restorability of all present points does not change.
 
         Raises:
-            PointHarmedError: One would not.
+            PointHarmedError: The restorability of a point would decrease.
         """
         points, needs = self._needs(topic)
         for work in works:
@@ -959,8 +959,8 @@ class ExpireJob:
             if partition is not None:
                 raise PointHarmedError(
                     subject=f"The backup of {partition}",
-                    problem=f"has records in {work.change.window.key} that a recovery point needs,"
-                    " which was taken while they were merged",
+                    problem=f"has records in {work.change.window.key} that a recovery point taken"
+                    " during the merge needs",
                     remedy="Nothing of the topic was changed. Run expire again.",
                 )
         contents = Repository.open(self.settings).reading(self.settings)
@@ -968,28 +968,28 @@ class ExpireJob:
         spans = [s for s in self._repo.ledger.stored_spans({topic}) if s.window.key not in keys]
         after = contents.with_spans(topic, [*spans, *self._repo.ledger.as_spans(rows)])
         statuses = {one.id: one for one in after.statuses(points)}
-        # Nothing is better than exact, so that the others alone may have been better before.
+        # Exact is the best value, so only the other points can have been better before.
         others = [point for point in points if statuses[point.id].gives is not Restores.EXACT]
         for before in contents.statuses(others):
             other = statuses[before.id]
             if RANK[other.gives] < RANK[before.gives]:
                 raise PointHarmedError(
                     subject=f"Recovery point {before.id}",
-                    problem=f"gives {before.gives} as far as {topic} goes, and would give"
-                    f" {other.gives} once windows of it are put together: {other.reason}",
-                    remedy="Nothing of the topic was changed. Report this; until it is mended,"
-                    " keep.logs: whole or a pin keeps the windows as they are.",
+                    problem=f"restores {topic} with restorability {before.gives}, but a merge of"
+                    f" its windows would reduce that to {other.gives}: {other.reason}",
+                    remedy="Nothing of the topic was changed. Report this. Until it is fixed, set"
+                    " keep.logs: whole, or pin the point, to prevent the merge.",
                 )
 
     def _remove_leftovers(self, lock: LockHandle) -> None:
-        """Files of windows that the ledger has put together, left by a run that was killed."""
+        """Remove files of merged windows that a killed run left behind."""
         gone = leftovers(self._repo)
         if gone:
             self._drop_records(lock, gone)
 
 
 def _lots(changes: Iterable[TopicChange]) -> Iterator[list[TopicChange]]:
-    """Changes of one topic that are done at once: checking every point takes as long as many."""
+    """Group changes of one topic that are applied together, to check all points only once."""
     lot: list[TopicChange] = []
     for change in changes:
         together = [*lot, change]
@@ -1006,9 +1006,9 @@ def _lots(changes: Iterable[TopicChange]) -> Iterator[list[TopicChange]]:
 
 
 def leftovers(repo: Repository) -> set[tuple[str, str]]:
-    """Windows (keys) and topics of files that no row of the ledger has any more.
+    """Return windows (keys) and topics of files that `expire` left behind.
 
-    Those that `expire` has put together, and what it wrote without getting to the ledger.
+    These are windows that it has merged, and merged windows that did not reach the ledger.
     """
     known = repo.ledger.keys()
     merged = [(topic, one) for (_, topic), one in known.items() if one.kind is SpanKind.MERGED]

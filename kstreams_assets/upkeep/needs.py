@@ -1,7 +1,7 @@
-"""What the listed recovery points need of the records of one topic. Pure.
+"""Records of a topic that the listed recovery points need. Pure.
 
-Every point that stays counts, not the oldest ones alone: the committed offsets of a group go back
-when somebody resets them, so that a later point may need more than an earlier one.
+All points count, not only the oldest: after a reset of the committed offsets of a group, a later
+point can need more records than an earlier one.
 """
 
 import math
@@ -18,12 +18,12 @@ from kstreams_assets.offsets import OffsetRange, RangeSet
 
 @dataclass(frozen=True, slots=True)
 class PartitionNeed:
-    """The need of all points of one incarnation of a partition.
+    """Records of one incarnation of a partition that any point needs.
 
-    Of each point there is a pair: it needs every record of `[whole_from, end)`. `least` is the
-    lowest offset of which some point needs every record, `floor` the lowest log start offset.
-    `undecided` are offsets of transactions that some point excludes. `lacked_from_ms` is when the
-    first point was taken that does not have the incarnation (epoch milliseconds).
+    Each point has a pair: it needs every record of `[whole_from, end)`. `least` is the lowest
+    `whole_from` of all points, `floor` the lowest log start offset. `undecided` are offsets of
+    transactions that some point excludes. `lacked_from_ms` is the time of the first point without
+    this incarnation (epoch milliseconds).
     """
 
     pairs: Iterable[tuple[int, int]] = ()
@@ -33,7 +33,7 @@ class PartitionNeed:
     least: float = field(init=False)
     _ends: list[int] = field(init=False)
     _least_from: list[int] = field(init=False)
-    """Of each of the ends, the least need of the points that end there or later."""
+    """For each end, the lowest `whole_from` of the points that end there or later."""
 
     def __post_init__(self) -> None:
         ordered = sorted((end, whole_from) for whole_from, end in set(self.pairs))
@@ -48,10 +48,10 @@ class PartitionNeed:
         return bool(self._ends)
 
     def allows(self, start: int, end: int) -> bool:
-        """Whether the last record of each key of `[start, end)` is enough for every point.
+        """Whether every point needs at most the last record of each key in `[start, end)`.
 
-        So it is for a point that ends at or before `start`, and for one that needs every record
-        only from `end` on.
+        This applies to points that end at or before `start`, and to points that need every record
+        only from `end`.
         """
         index = bisect_right(self._ends, start)
         return index == len(self._ends) or self._least_from[index] >= end
@@ -63,14 +63,14 @@ class PartitionNeed:
 
 
 Untouched = Callable[[PartitionLife, int], int]
-"""The first offset that compaction had to leave alone at an instant (epoch milliseconds)."""
+"""Returns the first offset that compaction could not remove at a time (epoch milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicNeeds:
-    """The needs of all listed points of a topic, by incarnation of its partitions.
+    """Records of a topic that the listed points need, by incarnation of its partitions.
 
-    `first_at_ms` is when the first point was taken (epoch milliseconds).
+    `first_at_ms` is the time of the first point (epoch milliseconds).
     """
 
     by_life: Mapping[PartitionLife, PartitionNeed]
@@ -85,13 +85,13 @@ class TopicNeeds:
         whole_logs: bool = False,
         untouched: Untouched | None = None,
     ) -> "TopicNeeds":
-        """Those of points that are narrowed to the topic (see `RecoveryPointTable.of_topic`).
+        """Compute the needs from points narrowed to the topic, see `RecoveryPointTable.of_topic`.
 
         Args:
-            points: All that are listed.
-            roles: Those of the topic, see `roles_of`.
-            whole_logs: Whether points need inputs and outputs as Kafka held them.
-            untouched: Says for the instant of a point what it needs every record of besides.
+            points: All listed points.
+            roles: Roles of the topic, see `roles_of`.
+            whole_logs: Whether points need complete logs of inputs and outputs.
+            untouched: Returns the offset from which a point also needs every record.
         """
         ordered = sorted(points, key=lambda point: point.effective_at_ms)
         pairs: defaultdict[PartitionLife, set[tuple[int, int]]] = defaultdict(set)
@@ -120,12 +120,12 @@ class TopicNeeds:
         )
 
     def of_life(self, life: PartitionLife) -> PartitionNeed:
-        """The need of one incarnation of a partition; nothing, where no point has it."""
+        """Return the need of one incarnation of a partition; empty if no point has it."""
         return self.by_life.get(life) or PartitionNeed(lacked_from_ms=self.first_at_ms)
 
 
 def roles_of(declared: TopicRoles, points: Iterable[RecoveryPoint]) -> TopicRoles:
-    """All roles that a topic has, or had when one of these points was taken."""
+    """Return all roles of a topic, now and at the times of these points."""
     return TopicRoles(declared.union(*{cut.roles for p in points for cut in p.partitions}))
 
 

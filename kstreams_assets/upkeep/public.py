@@ -1,4 +1,4 @@
-"""What users see of upkeep: the public forms of what expire, copy and verify have done. Pure."""
+"""Public forms of the results of expire, copy and verify. Pure."""
 
 from typing import Final
 
@@ -48,7 +48,7 @@ EXPIRE_PLAN: Final = Form(
     *only(
         JSON,
         "application_id kept kept_by_line=by_line",
-        Value("going", of=lambda plan: sorted(plan.going)),
+        Value("going", of=lambda plan: sorted(plan.expiring)),
         Value("snapshots_going", of="snapshots", form=_SNAPSHOT),
         Value("windows", of="changes", form=TOPIC_CHANGE),
         "waits notes",
@@ -56,7 +56,7 @@ EXPIRE_PLAN: Final = Form(
     *only(
         DAGSTER,
         Value("points_kept", of=lambda plan: len(plan.kept)),
-        Value("points_gone", of=lambda plan: len(plan.going)),
+        Value("points_gone", of=lambda plan: len(plan.expiring)),
         Value("points_by_line", of=lambda plan: [*plan.by_line.items()], form=LINE),
         Value("notes", of=lambda plan: " ".join(filter(None, (*plan.notes, plan.waits))) or None),
     ),
@@ -68,7 +68,7 @@ EXPIRE_RESULT: Final = Form(
         JSON,
         "application_id=plan.application_id kept_by_line=plan.by_line",
         Value("points_kept", of=lambda done: len(done.plan.kept)),
-        Value("points_gone", of=lambda done: len(done.plan.going)),
+        Value("points_gone", of=lambda done: len(done.plan.expiring)),
         Value("topics", form=TOPIC_RESULT),
         "waits=plan.waits notes=plan.notes",
     ),

@@ -1,7 +1,7 @@
-"""Puts back what a look at the warehouse has found damaged: from a second copy, or from Kafka.
+"""Repairs damage that `verify` found, from a second copy or from Kafka.
 
-Nothing is repaired silently, and nothing is lost by it: each damaged file is kept aside, below
-`_damaged` in the warehouse, with a note of what was wrong and what was put in its place.
+Each repair is reported. Each damaged file is kept in the folder `_damaged` of the warehouse, with a
+JSON file that describes the damage and the source of the replacement.
 """
 
 import json
@@ -46,17 +46,17 @@ from kstreams_assets.upkeep.verify import Verification, VerifyJob
 from spark_resources.work import Spark
 
 DAMAGED: Final = "_damaged"
-"""The folder of the warehouse in which damaged files are kept."""
+"""Folder of the warehouse for damaged files."""
 _LOCK_WAIT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What became of one damage.
+    """Outcome of one repair.
 
-    `source` is where what is there now came from, None: it could not be repaired, and `problem`
-    says why, `remedy` what to do. `digest` is the SHA-256 of the file that was put in its place
-    (hex), where one was; `kept` where the damaged one is now.
+    `source` is the origin of the replacement. It is None if the repair was not possible; then
+    `problem` is the reason and `remedy` the next step. `digest` is the SHA-256 (hex) of a replaced
+    file, `kept` the path of the damaged one.
     """
 
     damage: Damage
@@ -69,7 +69,7 @@ class Repair:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is repaired."""
+        """Whether the damage is repaired."""
         return self.source is not None
 
     def __str__(self) -> str:
@@ -78,14 +78,14 @@ class Repair:
             what += f", {self.file}"
         if not self.is_done:
             return f"{what}: not repaired: {self.problem.rstrip('.')}. {self.remedy}"
-        told = f"{what} ({self.damage.problem.rstrip('.')}): repaired from {self.source}"
-        told += "" if self.digest is None else f", SHA-256 {self.digest}"
-        return told + ("." if self.kept is None else f"; the damaged file is kept as {self.kept}.")
+        text = f"{what} ({self.damage.problem.rstrip('.')}): repaired from {self.source}"
+        text += "" if self.digest is None else f", SHA-256 {self.digest}"
+        return text + ("." if self.kept is None else f"; the damaged file is kept as {self.kept}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What became of each damage that was found, and what is found after that."""
+    """All repairs, and the verification after them."""
 
     repairs: tuple[Repair, ...]
     verification: Verification
@@ -93,69 +93,69 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class RepairJob:
-    """Repairs what a look finds damaged, as far as it can be.
+    """Repairs the damage that a verification finds, as far as possible.
 
-    A file is taken from the copy if it has the digest that was noted of the damaged one. Else its
-    window is read again from Kafka, a snapshot made again from the backups.
+    A file is copied from the second copy if it has the recorded digest there. Otherwise its window
+    is read from Kafka again; a snapshot is created again from the backups.
 
     Args:
-        look: What is looked at, before and after; the id of its run is noted with what is written
-            anew, and only what is found after repairs is accepted as lost.
+        verify: Verification to run before and after the repairs. Its run id is stored with
+            repaired files. Only damage that remains after the repairs is accepted.
         copy: A second copy of the warehouse.
-        spark: Where windows are read again, if need be.
+        spark: Session that reads windows again if necessary.
     """
 
-    look: VerifyJob
+    verify: VerifyJob
     copy: StorePath | None
     spark: Spark
 
     def run(self) -> Repaired:
-        """Look, repair what is damaged, and look again.
+        """Verify, repair, and verify again.
 
         Raises:
             ConfigurationError: The warehouse is itself a copy.
-            WarehouseError: The copy is not to be used, or the warehouse cannot be written.
+            WarehouseError: The copy is incomplete, or the warehouse cannot be written.
         """
-        found = replace(self.look, accept="").run()
+        found = replace(self.verify, accept="").run()
         if not found.damages:
             return Repaired((), found)
-        root = self.look.settings.warehouse.root
+        root = self.verify.settings.warehouse.root
         if copy_mark(root) is not None:
             raise ConfigurationError(
-                f"{root} is a copy, which only kstreams-assets copy writes.",
-                remedy="Run kstreams-assets copy: it copies again what is missing or has another"
-                " size. Remove a damaged file of the copy first.",
+                f"{root} is a copy. Only kstreams-assets copy writes to it.",
+                remedy="Delete damaged files from the copy and run kstreams-assets copy. It copies"
+                " files again that are missing or have another size.",
             )
         if self.copy is not None:
-            copy_mark(self.copy)  # refuses an unfinished one
-        repairs = _Repairs(self).made(found.damages)
-        return Repaired(repairs, self.look.run())
+            copy_mark(self.copy)  # raises for an incomplete copy
+        repairs = _Repairs(self).run(found.damages)
+        return Repaired(repairs, self.verify.run())
 
 
 class _Repairs:
-    """What is known while it is repaired."""
+    """The state of a running repair."""
 
     def __init__(self, job: RepairJob) -> None:
-        self._settings, self._copy, self._spark = job.look.settings, job.copy, job.spark
-        self._run_id, self._log = job.look.run_id, job.look.log
+        self._settings, self._copy, self._spark = job.verify.settings, job.copy, job.spark
+        self._run_id, self._log = job.verify.run_id, job.verify.log
         self._root = self._settings.warehouse.root
         self._repo = Repository.open(self._settings)
         self._done: list[Repair] = []
 
-    def made(self, damages: Sequence[Damage]) -> tuple[Repair, ...]:
-        # Tables first: without them it is not known what files there ought to be.
+    def run(self, damages: Sequence[Damage]) -> tuple[Repair, ...]:
+        # Tables first: they list the expected files.
         for damage in damages:
             if damage.kind in (DamageKind.WAREHOUSE, DamageKind.TABLE):
-                self._note(self._of_table(damage))
+                self._report(self._of_table(damage))
         files = self._expected()
         windows: dict[tuple[str, str], list[Damage]] = {}
         snapshots: dict[tuple[str, str], list[Damage]] = {}
-        known: set[tuple[object, ...]] = set()
+        handled: set[tuple[object, ...]] = set()
         for damage in damages:
             if damage.kind in (DamageKind.FILE, DamageKind.SNAPSHOT):
-                if _span(damage) in known:
-                    continue  # a missing file is found by its name, and by whoever reads it
-                known.add(_span(damage))
+                if _span(damage) in handled:
+                    continue  # listing and reading both find a missing file
+                handled.add(_span(damage))
                 if self._from_copy(damage, files):
                     continue
                 if damage.kind is DamageKind.FILE:
@@ -165,21 +165,21 @@ class _Repairs:
                     key = (damage.window or "", damage.store or "")
                     snapshots.setdefault(key, []).append(damage)
             elif damage.kind not in (DamageKind.WAREHOUSE, DamageKind.TABLE):
-                self._note(
+                self._report(
                     Repair(
                         damage,
                         None,
-                        problem="rows of a table are not repaired one by one",
+                        problem="single rows of a table cannot be repaired",
                         remedy=damage.remedy,
                     )
                 )
         for (window, topic), of_window in windows.items():
             self._from_kafka(window, topic, of_window)
         for (window, store), of_snapshot in snapshots.items():
-            self._made_again(window, store, of_snapshot)
+            self._from_backups(window, store, of_snapshot)
         return tuple(self._done)
 
-    def _note(self, *repairs: Repair) -> None:
+    def _report(self, *repairs: Repair) -> None:
         for one in repairs:
             self._log(str(one))
             self._done.append(one)
@@ -190,13 +190,13 @@ class _Repairs:
         return expected_files_of(self._settings.warehouse, self._settings.application_id)
 
     def _from_copy(self, damage: Damage, files: Sequence[ExpectedFile]) -> bool:
-        """Whether every file that is not as it was written was put back from the copy."""
+        """Replace the damaged files from the copy; return whether all of them were replaced."""
         if self._copy is None:
             return False
         of_it = {file.place: file for file in files if _is_of(file, damage)}
         bad = inspect([*of_it.values()], By.DIGEST)
         if not bad:
-            return False  # what is wrong is no file, but what a log says of it
+            return False  # the files are intact; the damage is in a log
         sources = [replace(of_it[one.place], table=self._copy / one.table) for one in bad]
         if inspect(sources, By.DIGEST):
             return False
@@ -206,19 +206,19 @@ class _Repairs:
                 kept = self._replaced(
                     path, source.location, source.size, source.digest, one.problem
                 )
-                self._note(
+                self._report(
                     Repair(damage, f"the copy ({source.location})", one.place, source.digest, kept)
                 )
         return True
 
     def _name(self, path: StorePath) -> str:
-        """A path below the warehouse."""
+        """Return a path relative to the warehouse."""
         return str(PurePosixPath(str(path)).relative_to(PurePosixPath(str(self._root))))
 
     def _replaced(
         self, path: StorePath, source: StorePath, size: int, digest: str | None, problem: str
     ) -> str | None:
-        """Put a file in place of a damaged one; where that is kept, None if there was none."""
+        """Replace a damaged file; return where it is kept, None if it was missing."""
         with storage_failures(self._root):
             kept = self._kept(path, problem, str(source), digest)
             try:
@@ -235,7 +235,7 @@ class _Repairs:
         return kept
 
     def _kept(self, path: StorePath, problem: str, source: str, digest: str | None) -> str | None:
-        """Keep a damaged file aside, with a note; it stays where it is, too."""
+        """Copy a damaged file to the folder `_damaged`, with a description of the damage."""
         if not path.is_file():
             return None
         folder, _, file = self._name(path).rpartition("/")
@@ -264,40 +264,40 @@ class _Repairs:
         )
 
     def _from_kafka(self, window: str, topic: str, damages: Sequence[Damage]) -> None:
-        """Read a topic's part of a window again, if Kafka still has all that was backed up."""
+        """Read a window of a topic again, if Kafka still has all backed-up records."""
         found, topics = self._window(window, topic), self._topics(topic)
-        nowhere = "the copy has no good file of it" if self._copy else "no copy was given"
+        copy = "the copy has no intact file" if self._copy else "no second copy was given"
         if found is None or found.is_merged or not topics:
-            told = "its window is not closed yet" if topics else "its topic is not backed up now"
+            kafka = "its window is not closed yet" if topics else "its topic is not backed up now"
             if found is not None and found.is_merged:
-                told = "it was merged from windows whose records Kafka no longer has"
-            self._not_repaired(damages, f"{nowhere}, and {told}")
+                kafka = "it was merged from windows whose records Kafka does not have any more"
+            self._not_repaired(damages, f"{copy}, and {kafka}")
             return
         files = [
             file for file in self._expected() if any(_is_of(file, damage) for damage in damages)
         ]
         kept: dict[str, str | None] = {}
-        told = f"Kafka (window {window} of {topic} is read again)"
+        source = f"Kafka (window {window} of {topic} is read again)"
         with storage_failures(self._root):
             for bad in inspect(files, By.DIGEST):
-                kept[bad.place] = self._kept(self._root / bad.place, bad.problem, told, None)
+                kept[bad.place] = self._kept(self._root / bad.place, bad.problem, source, None)
         try:
             self._read_again(found, topics)
         except KStreamsAssetsError as error:
-            self._not_repaired(damages, f"{nowhere}, and {error.problem}")
+            self._not_repaired(damages, f"{copy}, and {error.problem}")
             return
-        # A topic's part that Kafka cannot give any more is kept as it was, without an error.
+        # The backup keeps its old files, without an error, if Kafka does not have the records.
         left = self._left(window, topic)
         for damage in damages:
             problem = left.get(damage.partition)
             if problem is not None:
                 self._not_repaired(
-                    [damage], f"{nowhere}, and Kafka does not have all of it any more: {problem}"
+                    [damage], f"{copy}, and Kafka does not have all records any more: {problem}"
                 )
                 continue
             aside = [kept.get(file.place) for file in files if _is_of(file, damage)]
-            told = f"Kafka (window {window} was read again)"
-            self._note(Repair(damage, told, kept=next((k for k in aside if k), None)))
+            source = f"Kafka (window {window} was read again)"
+            self._report(Repair(damage, source, kept=next((k for k in aside if k), None)))
 
     def _read_again(self, window: Window, topics: tuple[AppTopic, ...]) -> None:
         settings = self._settings
@@ -311,7 +311,7 @@ class _Repairs:
             job.run([window])
 
     def _left(self, window: str, topic: str) -> dict[int | None, str]:
-        """What is wrong with a topic's part of a window now, by partition."""
+        """Return the remaining damage of a window of a topic, by partition."""
         ledger = self._repo.ledger
         rows = [] if ledger.of_windows([window]) else self._increments(window, topic)
         keys = {window, *(row.result.plan.window.key for row in rows)}
@@ -328,7 +328,7 @@ class _Repairs:
         return left
 
     def _not_repaired(self, damages: Sequence[Damage], problem: str) -> None:
-        self._note(*(Repair(d, None, problem=problem, remedy=d.remedy) for d in damages))
+        self._report(*(Repair(d, None, problem=problem, remedy=d.remedy) for d in damages))
 
     def _window(self, key: str, topic: str) -> Window | None:
         ledger = self._repo.ledger
@@ -337,7 +337,7 @@ class _Repairs:
         return entries[0].result.plan.window if entries else None
 
     def _increments(self, window: str, topic: str) -> list[LedgerEntry]:
-        """Those of a window that is not closed yet."""
+        """Return the increments of an open window."""
         ledger = self._repo.ledger
         rows = ledger.entries(topics=[topic], increments=True)
         return [row for row in rows if row.result.plan.window.first_window == window]
@@ -345,12 +345,12 @@ class _Repairs:
     def _topics(self, name: str) -> tuple[AppTopic, ...]:
         return tuple(topic for topic in self._settings.topics if topic.name == name)
 
-    def _made_again(self, window: str, store: str, damages: Sequence[Damage]) -> None:
-        """Make a snapshot again, from the backups."""
+    def _from_backups(self, window: str, store: str, damages: Sequence[Damage]) -> None:
+        """Create a snapshot again from the backups."""
         table = self._repo.snapshots
         of_store = table.of(stores=[store], windows=[window])
         if not of_store:
-            self._not_repaired(damages, "there is no such snapshot any more")
+            self._not_repaired(damages, "the snapshot does not exist any more")
             return
         try:
             made = make_snapshots(
@@ -365,21 +365,21 @@ class _Repairs:
             self._not_repaired(damages, error.problem)
             return
         if not made:
-            self._not_repaired(damages, "nothing was made")
+            self._not_repaired(damages, "no snapshot was created")
             return
-        self._note(*(Repair(d, "the backups (the snapshot was made again)") for d in damages))
+        self._report(*(Repair(d, "the backups (the snapshot was created again)") for d in damages))
 
     # --- Control tables ---------------------------------------------------------------------------
 
     def _of_table(self, damage: Damage) -> Repair:
-        """Put a file of a control table, or of its log, back from the copy."""
+        """Restore a file of a control table, or of its log, from the copy."""
         if self._copy is None:
-            return Repair(damage, None, problem="no copy was given", remedy=damage.remedy)
+            return Repair(damage, None, problem="no second copy was given", remedy=damage.remedy)
         place, table, file = damage.place, damage.table, damage.file
         is_marker = place == MARKER
         if not file and not is_marker:
             return Repair(
-                damage, None, problem="it is not one file that is damaged", remedy=damage.remedy
+                damage, None, problem="the damage is not in a single file", remedy=damage.remedy
             )
         source, path, digest = self._copy / place, self._root / place, digest_in(place)
         try:
@@ -423,7 +423,7 @@ class _Repairs:
 
 
 def _is_of(file: ExpectedFile, damage: Damage) -> bool:
-    """Whether what is noted of a file is of what was found damaged."""
+    """Whether a file belongs to a damage."""
     if file.kind is not damage.kind or file.window != damage.window:
         return False
     if damage.kind is DamageKind.SNAPSHOT:
@@ -432,7 +432,7 @@ def _is_of(file: ExpectedFile, damage: Damage) -> bool:
 
 
 def _span(damage: Damage) -> tuple[object, ...]:
-    """What is repaired as a whole."""
+    """Return the identity of the part that is repaired as a whole."""
     return (damage.kind, damage.store, *damage.span)
 
 

@@ -1,4 +1,4 @@
-"""What else is done with a second copy: promote it, remove what is no longer needed, its age."""
+"""Operations on a second copy: promote it, prune it, and read its age."""
 
 import json
 import time
@@ -42,13 +42,15 @@ from kstreams_assets.upkeep.copy_plan import (
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 PROMOTED: Final = "kstreams-assets-promoted.json"
-"""Left where a copy became a warehouse: what it was a copy of, and at which state."""
+"""File in a promoted copy that describes its former source and state."""
 UNPUBLISHED: Final = ".unpublished"
-"""A folder for tables that a killed run had begun when the copy was promoted."""
+"""Folder for tables that were incomplete when the copy was promoted."""
 
 
 def state_at_ms(to: StorePath) -> int | None:
-    """When the run ended whose state readers of a copy see, epoch milliseconds; None without one.
+    """Return the end of the run whose state readers of a copy see (epoch milliseconds).
+
+    None if `to` is not a copy or has no complete state.
 
     Raises:
         WarehouseError: The place cannot be read.
@@ -63,17 +65,17 @@ def _marked(place: StorePath) -> CopyMark:
     if mark is None:
         raise ConfigurationError(
             f"{place} is not a copy of a warehouse.",
-            remedy="Look at the path. A copy has a file " + MARK + ".",
+            remedy="Check the path. A copy contains a file " + MARK + ".",
         )
     return mark
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted(CopyState):
-    """The state as of which a copy became a warehouse.
+    """The state of a copy when it became a warehouse.
 
-    `missing` are applications of which it holds points and a ledger, and no records. `regained` are
-    tables that the source had lost when it was copied last, at the version that was seen before.
+    `missing` are applications with recovery points and a ledger but without records. `regained` are
+    tables that the source had lost before the last copy, with their previous version.
     """
 
     missing: tuple[str, ...] = ()
@@ -81,21 +83,21 @@ class Promoted(CopyState):
 
 
 def promote(place: StorePath, *, applications: Collection[str] | None = None) -> Promoted:
-    """Make a copy a warehouse of its own, which is written like any other; what it holds.
+    """Turn a copy into an independent warehouse for backups, and return its state.
 
-    What an unfinished run has put beyond the state that readers saw is removed first; a table that
-    no reader has ever seen is set aside (`.unpublished`, in a store it is deleted). Files that the
-    source could not give are no hindrance. Run it again when it was interrupted, at whatever step;
-    once it has ended, another run changes nothing.
+    Everything after the state that readers see is removed first. A table that readers never saw is
+    moved to `.unpublished` (in a store it is deleted). Files that could not be copied do not
+    prevent the promotion. An interrupted promotion continues with the next call; a completed one is
+    not repeated.
 
     Args:
         place: The copy.
-        applications: Those that a partial copy holds: become a warehouse without the others.
+        applications: Applications in a partial copy; the warehouse contains only these.
 
     Raises:
-        ConfigurationError: It is no copy, or holds a part of the warehouse.
-        WarehouseError: It is not complete, or cannot be written.
-        WarehouseLockedError: A run writes the copy.
+        ConfigurationError: The place is not a copy, or the copy is partial.
+        WarehouseError: The copy is incomplete, or cannot be written.
+        WarehouseLockedError: Another run writes the copy.
     """
     with storage_failures(place):
         done = None if read_mark(place) is not None else _promoted(place)
@@ -104,8 +106,9 @@ def promote(place: StorePath, *, applications: Collection[str] | None = None) ->
     mark = _marked(place)
     if mark.points is not None:
         raise ConfigurationError(
-            f"{place} holds only what recovery points {', '.join(mark.points)} need.",
-            remedy="Restore from it (--state-in FOLDER); it cannot become a warehouse.",
+            f"{place} contains only data for recovery points {', '.join(mark.points)}, so it cannot"
+            " become a warehouse.",
+            remedy="Restore from the copy with --warehouse and --state-in.",
         )
     lock = place / ".locks" / "copy.lock"
     with warehouse_lock(lock, purpose="promote", wait_s=0, of_copy=True), storage_failures(place):
@@ -133,11 +136,11 @@ def promote(place: StorePath, *, applications: Collection[str] | None = None) ->
 
 
 def _promoted(place: StorePath) -> Promoted | None:
-    """What a copy was promoted from, None where it was not."""
+    """Return the state of a promoted copy; None if the copy was not promoted."""
     try:
-        told = json.loads((place / PROMOTED).read_text(encoding="utf-8"))
+        facts = json.loads((place / PROMOTED).read_text(encoding="utf-8"))
         return Promoted(
-            told["finished_at_ms"], told["versions"], tuple(told["missing"]), told["regained"]
+            facts["finished_at_ms"], facts["versions"], tuple(facts["missing"]), facts["regained"]
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -145,12 +148,12 @@ def _promoted(place: StorePath) -> Promoted | None:
         raise WarehouseError(
             path=place / PROMOTED,
             reason="it is damaged",
-            remedy="Delete it: it only says what this warehouse was promoted from.",
+            remedy="Delete the file. It only describes the origin of this warehouse.",
         ) from error
 
 
 def _missing_applications(place: StorePath, mark: CopyMark) -> tuple[str, ...]:
-    """Applications of whose backups the copy has the ledger, and no records."""
+    """Return applications with a ledger but without records in the copy."""
     found: set[str] = set()
     for name in ("windows", "increments", "recovery_points"):
         table = open_delta(place / name, name)
@@ -172,30 +175,31 @@ def _refuse_partial(
     missing: Collection[str],
     accepted: Collection[str] | None,
 ) -> None:
-    """Whoever promotes a part of a warehouse has to say which."""
+    """Require the applications of a partial copy to be named."""
     held = sorted(
         name.removeprefix("records/") for name in mark.state.versions if name.startswith("records/")
     )
     if accepted is not None and {*accepted} != {*held}:
         raise ConfigurationError(
-            f"{place} holds the records of {', '.join(held) or 'no application'}, and"
-            f" {', '.join(sorted(accepted))} is asked for.",
-            remedy="Give --application for each application that it holds, or none.",
+            f"{place} contains the records of {', '.join(held) or 'no application'}, but"
+            f" --application names {', '.join(sorted(accepted))}.",
+            remedy="Give --application for each application in the copy, or omit it.",
         )
     if missing and accepted is None:
         names = " ".join(f"--application {name}" for name in held)
         raise ConfigurationError(
-            f"{place} is a partial copy: it has no records of {', '.join(missing)}, whose recovery"
-            " points and ledger it holds.",
+            f"{place} is a partial copy: it contains recovery points and ledger of"
+            f" {', '.join(missing)}, but no records.",
             remedy="Promote a copy of the whole warehouse, or copy these applications while the"
-            f" source is there. To go on without them: kstreams-assets copy --promote {names}.",
+            " source exists. To promote the copy without them, run kstreams-assets copy --promote"
+            f" {names}.",
         )
 
 
 def _regained(place: StorePath, mark: CopyMark) -> dict[str, int]:
-    """Tables that readers of the copy saw once, and not in its newest state, with their version.
+    """Return tables (with version) that earlier states of the copy have but not the newest one.
 
-    An earlier release followed a source that had lost them.
+    An earlier release copied a source after it had lost these tables.
     """
     found: dict[str, int] = {}
     for table in tables_in(place):
@@ -225,15 +229,15 @@ def _require_complete(
         for damage in inspect(files, By.LISTING):
             raise WarehouseError(
                 path=place,
-                reason=f"the copy is not complete: in {table}, {damage.problem}",
-                remedy="Run kstreams-assets copy again while the source is there. If it is lost,"
-                " restore from the copy as it is (--state-in FOLDER): only what needs this file"
-                " is refused.",
+                reason=f"the copy is incomplete: in {table}, {damage.problem}",
+                remedy="Run kstreams-assets copy again while the source exists. If the source is"
+                " lost, restore from the copy with --warehouse and --state-in. Only restores that"
+                " need this file fail.",
             )
 
 
 def _set_aside(place: StorePath, table: str) -> None:
-    """Take a table away that a killed run has begun, and that no reader has seen."""
+    """Move or delete an incomplete table that readers never saw."""
     folder = store_at(place).on_disk
     if folder is not None:
         aside = folder / UNPUBLISHED / str(time.time_ns()) / table
@@ -245,8 +249,10 @@ def _set_aside(place: StorePath, table: str) -> None:
 
 
 def _forget_beyond(log: StorePath, version: int) -> None:
-    """Remove what comes after a version, the last first, and what expired before it, the oldest
-    first: so what is left is a log at any moment."""
+    """Delete entries after a version, newest first, and incomplete ones before it, oldest first.
+
+    In this order the remaining files form a valid log at all times.
+    """
     there = [p for p in subfolders(log) if COMMIT.fullmatch(p.name) or CHECKPOINT.fullmatch(p.name)]
     there.sort(key=lambda p: p.name)
     for path in reversed(there):
@@ -254,15 +260,15 @@ def _forget_beyond(log: StorePath, version: int) -> None:
             path.unlink()
     hint = log / "_last_checkpoint"
     with suppress(FileNotFoundError):
-        told = json.loads(hint.read_bytes()).get("version", version + 1)
-        if told > version or not any(
-            CHECKPOINT.fullmatch(path.name) and version_of(path.name) == told for path in there
+        hinted = json.loads(hint.read_bytes()).get("version", version + 1)
+        if hinted > version or not any(
+            CHECKPOINT.fullmatch(path.name) and version_of(path.name) == hinted for path in there
         ):
             hint.unlink()
     commits = {version_of(path.name) for path in there if COMMIT.fullmatch(path.name)}
     missing = set(range(min(commits, default=0), version)) - commits
     for path in there:
-        # Some entries expired between two runs of the copy, and were never copied.
+        # Entries that expired in the source between two copies were never copied.
         if version_of(path.name) < max(missing, default=-1):
             path.unlink()
 
@@ -275,22 +281,22 @@ def _files_at(place: StorePath, table: str, version: int | None) -> dict[str, in
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was removed from a copy."""
+    """Number and size of files that were deleted from a copy."""
 
     files: int
     bytes: int
 
 
 def prune(place: StorePath, *, now_ms: int | None = None) -> Pruned:
-    """Remove what the source has removed, and readers of the copy have not seen for a day.
+    """Delete files that the source deleted over a day ago.
 
-    Only what the logs of the source removed: nothing of a table that the copy's newest state does
-    not have, and no file that a ledger still names.
+    Only files that the logs of the source removed are deleted. Tables that the newest state does
+    not contain, and files that a ledger lists, are kept.
 
     Raises:
-        ConfigurationError: It is no copy.
-        WarehouseError: It cannot be read or written; a store may refuse to delete.
-        WarehouseLockedError: A run writes the copy.
+        ConfigurationError: The place is not a copy.
+        WarehouseError: The copy cannot be read or written; a store may deny deletion.
+        WarehouseLockedError: Another run writes the copy.
     """
     mark = _marked(place)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
@@ -298,12 +304,12 @@ def prune(place: StorePath, *, now_ms: int | None = None) -> Pruned:
     if not old:
         return Pruned(0, 0)
     base = max(old, key=lambda state: state.finished_at_ms)
-    # What was copied since may be of a state that came after the base; clocks may differ.
+    # Newer files may belong to a state after the base; one hour allows for different clocks.
     before_ms = base.finished_at_ms - _HOUR_MS
     files = size = 0
     lock = place / ".locks" / "copy.lock"
     with warehouse_lock(lock, purpose="prune", wait_s=0, of_copy=True), storage_failures(place):
-        # A table that readers no longer see was lost by the source: nothing removes tables.
+        # No command removes tables: a table that readers do not see was lost by the source.
         for table in (name for name in tables_in(place) if name in mark.state.versions):
             kept = _files_at(place, table, base.versions.get(table)).keys()
             kept |= _files_at(place, table, mark.state.versions[table]).keys()
@@ -323,7 +329,7 @@ def prune(place: StorePath, *, now_ms: int | None = None) -> Pruned:
 
 
 def _named_files(place: StorePath, table: str, states: Iterable[CopyState]) -> set[str]:
-    """Files that ledgers name: of these only a ledger can say that they are not needed."""
+    """Return files that the ledgers of these states list; they are still needed."""
     found: set[str] = set()
     for state in states:
         with reading_at(place, state.versions):
@@ -332,7 +338,7 @@ def _named_files(place: StorePath, table: str, states: Iterable[CopyState]) -> s
 
 
 def _first_log(log: StorePath, version: int | None) -> int:
-    """The version of the checkpoint from which the base is read."""
+    """Return the version of the checkpoint from which readers start."""
     names = [path.name for path in subfolders(log) if CHECKPOINT.fullmatch(path.name)]
     if version is None:
         return 0
@@ -340,7 +346,7 @@ def _first_log(log: StorePath, version: int | None) -> int:
 
 
 def _below(folder: StorePath) -> list[tuple[StorePath, int, int]]:
-    """Every file with bytes and time of change (epoch milliseconds)."""
+    """Return all files with size (bytes) and modification time (epoch milliseconds)."""
     return [
         (path, size, changed_ns // 1_000_000)
         for path, size, changed_ns in store_at(folder).files()

@@ -1,4 +1,4 @@
-"""Whether all that a warehouse holds of an application is as it was written: `verify`."""
+"""`verify`: check the files and tables of an application for damage."""
 
 import json
 import logging
@@ -36,25 +36,25 @@ from kstreams_assets.upkeep.contents import (
     unsound_points,
     unsound_records,
 )
-from kstreams_assets.upkeep.look import points_taken_away, quick_damages, with_remedies
+from kstreams_assets.upkeep.quick_checks import quick_damages, with_lost_points, with_remedies
 from spark_resources.work import Spark
 
 _log = logging.getLogger(__name__)
 
 SETTLE_S: Final = 10.0
-"""A writer may be between two commits that belong together: looked at again for so long."""
+"""Findings are checked again for this time, because a writer may be between two commits."""
 _FIRST_PAUSE_S: Final = 0.5
 _MOST: Final = 1_000
-"""So many damages are told by themselves."""
+"""Maximum number of listed damages."""
 _READ: Final = frozenset({DamageKind.FILE, DamageKind.SNAPSHOT})
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How it came out. `files` and `bytes` are those whose content was read.
+    """Result of a verification; `files` and `bytes` count files whose contents were read.
 
-    `damages` are those found now, and those of earlier verifications that were looked at again and
-    are still there. `unrecorded` says why it was not stored; empty when it was.
+    `damages` were found now, or were found earlier and confirmed now. `unrecorded` is the reason
+    why the result was not stored, empty if it was.
     """
 
     application_id: str
@@ -70,32 +70,32 @@ class Verification:
 
     @property
     def errors(self) -> tuple[Damage, ...]:
-        """What keeps something from being restored."""
+        """Damages that prevent a restore."""
         return tuple(one for one in self.damages if one.severity is Severity.ERROR)
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was found that keeps something from being restored."""
+        """Whether no damage prevents a restore."""
         return not self.errors
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyJob:
-    """Looks at everything that a warehouse holds of an application; writes one row of a table.
+    """Verifies the backups of an application and stores one row with the result.
 
     Args:
-        full: Read contents as well.
-        sample: Which share of the files of records and KTables a full one reads, in (0, 1]; those
-            that were not read for longest, so that 1/sample runs read all.
-        bytes_per_s: Read no faster than that.
+        full: Read file contents as well.
+        sample: Share of record and KTable files to read with `full`, in (0, 1]. Files that were
+            read least recently come first, so that 1/sample runs read all of them.
+        bytes_per_s: Maximum read rate.
         public_key: Compare signatures of the control tables with this key (Ed25519, PEM).
-        spark: Read files as tasks of this session; None: in threads of this process.
-        record: Store what was found. A warehouse that cannot be written is not written either.
-        run_id: Is stored with it.
-        settle_s: What is found is looked at again for so long (seconds, 10 when left out): a backup
-            at work is between two commits for a moment.
-        accept: Why what is found counts as lost for good, from now on; empty: it does not.
-        log: Takes lines on the progress.
+        spark: Read files in tasks of this session; None: in threads of this process.
+        record: Store the result.
+        run_id: Run id to store with the result.
+        settle_s: Check findings again for this time (seconds, default 10), because a running
+            backup may be between two commits.
+        accept: Reason to accept all findings as permanent; empty: they are not accepted.
+        log: Called with lines about the progress.
     """
 
     settings: ApplicationSettings
@@ -111,38 +111,38 @@ class VerifyJob:
     log: Callable[[str], None] = _log.info
 
     def run(self) -> Verification:
-        """Look, and tell.
+        """Verify, store the result, and return it.
 
         Raises:
-            WarehouseError: There is no warehouse or it cannot be read.
+            WarehouseError: The warehouse does not exist or cannot be read.
             NewerLayoutError: A newer release wrote it.
         """
-        look = _Look(self)
-        made = look.made()
-        return look.recorded(made) if self.record else made
+        inspection = _Inspection(self)
+        result = inspection.verify()
+        return inspection.recorded(result) if self.record else result
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Which part of the files a sampled verification reads."""
+    """The part of the files that a sampled verification reads."""
 
     rounds: int = 1
     number: int = 0
 
     def takes(self, file: ExpectedFile) -> bool:
-        """Whether a file is in this part; it always is in the same."""
+        """Return whether a file is in this part; a file never changes its part."""
         return zlib.crc32(f"{file.table}/{file.path}".encode()) % self.rounds == self.number
 
 
 def turn_of(before: Sequence[StoredVerification], sample: float) -> _Turn:
-    """The part that was not read for longest; `before` are earlier ones, newest first."""
+    """Return the part that was read least recently; `before` are earlier results, newest first."""
     rounds = max(1, math.ceil(1 / sample - 1e-9))
     times = _read_at(before, rounds)
     return _Turn(rounds, min(range(rounds), key=lambda number: times.get(number, -1)))
 
 
 def _read_at(before: Sequence[StoredVerification], rounds: int) -> dict[int, int]:
-    """By part, when it was read last (epoch milliseconds)."""
+    """Return the time (epoch milliseconds) at which each part was last read."""
     times: dict[int, int] = {}
     for row in before:
         if row.kind is VerificationKind.FULL and row.rounds in (1, rounds):
@@ -152,13 +152,13 @@ def _read_at(before: Sequence[StoredVerification], rounds: int) -> dict[int, int
 
 
 def covered_since(before: Sequence[StoredVerification], turn: _Turn, now_ms: int) -> int | None:
-    """When the oldest of the last readings was, with one of `turn` now; None: not all were read."""
+    """Return the time since which every part was read, if `turn` is read now; None: not all."""
     times = _read_at(before, turn.rounds) | {turn.number: now_ms}
     return min(times.values()) if len(times) == turn.rounds else None
 
 
-class _Look:
-    """One verification while it is made."""
+class _Inspection:
+    """A running verification."""
 
     def __init__(self, job: VerifyJob) -> None:
         self._job, self._settings, self._log = job, job.settings, job.log
@@ -173,7 +173,7 @@ class _Look:
         newest = self._before[0] if self._before else None
         self._seen = None if newest is None else newest.seen_heads
         self._open = () if newest is None else newest.damages
-        # Before anything is looked at: what is committed meanwhile is newer than this.
+        # Read these first: commits during the verification are newer.
         self._heads = self._repo.control_tables.heads()
         self._files = self._bytes = 0
 
@@ -189,15 +189,15 @@ class _Look:
             return []
 
     def _heads_after(self, damages: Sequence[Damage]) -> dict[str, Head]:
-        """What the next look compares the tables with: of a damaged one what was seen before."""
+        """Return the heads for the next verification; a damaged table keeps its earlier head."""
         damaged = {
             one.table for one in damages if one.kind is DamageKind.TABLE and not one.accepted
         }
         seen = self._seen or {}
         return {**self._heads, **{name: seen[name] for name in damaged & seen.keys()}}
 
-    def made(self) -> Verification:
-        """Look, and tell."""
+    def verify(self) -> Verification:
+        """Run all checks and return the result."""
         found = self._settled(self._quick(), lambda _: self._quick())
         if found:
             self._log(f"Found so far: {len(found):,}, the first of them: {found[0].finding}")
@@ -210,9 +210,9 @@ class _Look:
         found += self._settled(read, lambda seen: self._read(seen, everything=False))
         settings = self._settings
         first = {one.identity: one for one in reversed(found)}
-        told = [one for one in found if first[one.identity] is one][:_MOST]
-        told = self._accepted(with_remedies(settings, points_taken_away(settings, told)))
-        more = len(first) - len(told)
+        listed = [one for one in found if first[one.identity] is one][:_MOST]
+        listed = self._accepted(with_remedies(settings, with_lost_points(settings, listed)))
+        more = len(first) - len(listed)
         if more > 0:
             self._log(f"{more:,} more damages are not listed.")
         now_ms = self._began_at_ms
@@ -225,14 +225,14 @@ class _Look:
             took_ms=round(1000 * (time.monotonic() - self._began)),
             files=self._files,
             bytes=self._bytes,
-            damages=tuple(sorted(told, key=_order)),
+            damages=tuple(sorted(listed, key=_order)),
             covered_since_ms=covered_since(self._before, self._turn, now_ms)
             if self._job.full
             else covered,
         )
 
     def _accepted(self, found: Sequence[Damage]) -> list[Damage]:
-        """The damages, those that were given up before, or are now, as such."""
+        """Mark damages that were accepted earlier, or are accepted now."""
         known = {(one.identity, one.problem): one.accepted for one in self._open}
         return [
             one.given_up(reason)
@@ -246,7 +246,7 @@ class _Look:
         return quick_damages(self._settings, self._seen, public_key=self._job.public_key)
 
     def _first_read(self) -> list[Damage]:
-        """What only whoever reads contents sees; in a quick look, of what was found so before."""
+        """Read contents: all with --full, else only to confirm damages found by reading before."""
         return self._read([one for one in self._open if one.by_reading], everything=self._job.full)
 
     def _read(self, doubtful: Sequence[Damage], *, everything: bool) -> list[Damage]:
@@ -293,7 +293,7 @@ class _Look:
     def _settled(
         self, found: list[Damage], look: Callable[[list[Damage]], list[Damage]]
     ) -> list[Damage]:
-        """What is found at every look: a writer is between two commits for a moment only."""
+        """Return the damages that every repeated check finds; others were commits in progress."""
         deadline, pause = time.monotonic() + self._settle_s, min(_FIRST_PAUSE_S, self._settle_s)
         while found and time.monotonic() < deadline and not self._is_quiet():
             time.sleep(pause)
@@ -302,32 +302,32 @@ class _Look:
             found = [one for one in found if one.identity in again]
         return found
 
-    def recorded(self, made: Verification) -> Verification:
-        """Store what was found."""
+    def recorded(self, result: Verification) -> Verification:
+        """Store the result; if that fails, add the reason to it."""
         row = StoredVerification(
-            application_id=made.application_id,
-            verified_at_ms=made.began_at_ms,
-            kind=made.kind,
-            sample=made.sample,
+            application_id=result.application_id,
+            verified_at_ms=result.began_at_ms,
+            kind=result.kind,
+            sample=result.sample,
             rounds=self._turn.rounds,
             round=self._turn.number,
-            files=made.files,
-            bytes=made.bytes,
-            took_ms=made.took_ms,
-            covered_since_ms=made.covered_since_ms,
-            errors=len(made.errors),
-            findings=json.dumps(DAMAGE.documents(made.damages)),
-            heads=heads_text(self._heads_after(made.damages)),
+            files=result.files,
+            bytes=result.bytes,
+            took_ms=result.took_ms,
+            covered_since_ms=result.covered_since_ms,
+            errors=len(result.errors),
+            findings=json.dumps(DAMAGE.documents(result.damages)),
+            heads=heads_text(self._heads_after(result.damages)),
             run_id=self._job.run_id,
         )
         try:
             self._repo.verifications.record(row)
         except (KStreamsAssetsError, OSError) as error:
-            return replace(made, unrecorded=str(error))
-        return made
+            return replace(result, unrecorded=str(error))
+        return result
 
     def _is_quiet(self) -> bool:
-        """Whether nobody has committed for so long that nobody is between two commits."""
+        """Whether the last commit is so old that no writer can be between two commits."""
         settings = self._settings
         paths = [
             settings.warehouse.records(settings.application_id),
@@ -336,7 +336,7 @@ class _Look:
         newest = max((at for path in paths if (at := newest_commit(path))), default=0.0)
         try:
             now = store_at(paths[0]).now()
-        except OSError:  # It may be read only.
+        except OSError:  # The warehouse may be read-only.
             now = time.time()
         return now - newest > 6 * self._settle_s
 
@@ -352,7 +352,7 @@ def _order(damage: Damage) -> tuple[bool, str, str, int, int]:
 
 
 def _span(damage: Damage) -> tuple[object, ...]:
-    """The same for a file that a listing and a reading do not find."""
+    """Return an identity that is equal for a file missing in a listing and when read."""
     if damage.kind in _READ:
         return (damage.kind, damage.window, damage.topic, damage.partition, damage.store)
     return damage.identity

@@ -181,7 +181,7 @@ def test_a_hundred_looks_while_all_else_is_at_work(tried: _Tried, tmp_path: Path
     trial.settle()
     following.wait_until_it_has_all()
     assert following.end() == 0
-    assert sum(len(done.plan.going) for done in expired) > 20
+    assert sum(len(done.plan.expiring) for done in expired) > 20
     assert any(done.topics for done in expired), "nothing was put together"
     assert len(copied) > 3
     assert all(done.lacking == () for done in copied)

@@ -163,10 +163,10 @@ def test_it_is_continued(app: SimulatedApp) -> None:
 
 
 def test_it_expires(app: SimulatedApp) -> None:
-    assert ExpireJob(app.settings, run_id="night").run().plan.going
+    assert ExpireJob(app.settings, run_id="night").run().plan.expiring
     _require_whole(app)
     _continue(app)
-    assert ExpireJob(app.settings, run_id="next night").run().plan.going
+    assert ExpireJob(app.settings, run_id="next night").run().plan.expiring
     _require_whole(app)
     merged = [last for kind, _, last in _kinds(app).values() if kind is SpanKind.MERGED]
     assert max(merged) >= app.windows[CLOSED].key
@@ -183,7 +183,7 @@ def test_it_is_copied(app: SimulatedApp, tmp_path: Path) -> None:
     assert _kinds(copy) == _kinds(app)
     _require_whole(copy)
     promote(to)
-    assert ExpireJob(copy.settings, run_id="night").run().plan.going
+    assert ExpireJob(copy.settings, run_id="night").run().plan.expiring
     _require_whole(copy)
 
 

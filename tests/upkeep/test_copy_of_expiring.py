@@ -76,7 +76,7 @@ def test_before_and_after(tmp_path: Path) -> None:
     promote(to)
     assert _require_all_restore(app, to, every=5) == last
     settings = replace(app.settings, warehouse=Warehouse(to))
-    assert ExpireJob(settings, run_id="three").run().plan.going == {}
+    assert ExpireJob(settings, run_id="three").run().plan.expiring == {}
 
 
 def test_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_what_stays_restores_as_before(tmp_path: Path, seed: int) -> None:
     assert sum(size.bytes for size in app.ledger.sizes().values()) < 0.8 * bytes_before
     assert not list(app.ledger.damaged())
     again = ExpireJob(app.settings, run_id="two").run()
-    assert (again.plan.going, again.topics) == ({}, ())
+    assert (again.plan.expiring, again.topics) == ({}, ())
     assert require_all_restore(app) == listed
 
 
@@ -208,7 +208,7 @@ def test_what_was_given_up_holds_nothing_back(tmp_path: Path) -> None:
         ExpireJob(settings, run_id="one").run()
     assert VerifyJob(settings, full=True, settle_s=0, accept="no copy").run().sound
     done = ExpireJob(settings, run_id="two").run()
-    assert done.plan.going
+    assert done.plan.expiring
     assert window in {key for key, topic in app.ledger.keys() if topic == INPUT}  # noqa: SIM118
     table = Repository(settings.warehouse, APPLICATION_ID).points
     listed = [instant.id for instant in table.instants()]
@@ -289,7 +289,7 @@ def test_a_kill_at_any_moment_takes_nothing(
     assert there <= {*app.ledger.keys()}
     assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().damages == ()
     uninterrupted = ExpireJob(app.settings).plan()
-    assert (uninterrupted.going, uninterrupted.changes) == ({}, ())
+    assert (uninterrupted.expiring, uninterrupted.changes) == ({}, ())
 
 
 def test_an_expired_warehouse_is_sound(tmp_path: Path) -> None:

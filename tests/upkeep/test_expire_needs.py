@@ -103,7 +103,7 @@ def test_offsets_that_went_back_need_what_is_old(tmp_path: Path, back: tuple[str
     before = given_by(app)
     assert set(before.values()) == {Restores.EXACT}
     done = ExpireJob(app.settings, run_id="night").run()
-    assert done.plan.going
+    assert done.plan.expiring
     assert set(given_by(app).values()) == {Restores.EXACT}
     require_restorable(app, listed(app))
     assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().damages == ()
@@ -129,7 +129,7 @@ def test_compacted_topics_keep_the_last_record_of_each_key(tmp_path: Path) -> No
         after = sum(n for _, n in rows_of(app, name))
         assert after < before[name]
     again = ExpireJob(app.settings, run_id="again").run()
-    assert (again.plan.going, again.topics) == ({}, ())
+    assert (again.plan.expiring, again.topics) == ({}, ())
 
 
 def test_offsets_go_back_into_what_was_compacted(tmp_path: Path) -> None:

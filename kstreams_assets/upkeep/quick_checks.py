@@ -1,4 +1,4 @@
-"""A quick look at all that a warehouse holds of an application: lists and tables, no contents."""
+"""Integrity checks that read tables and file listings of an application, but no file contents."""
 
 import math
 from collections import defaultdict
@@ -28,14 +28,14 @@ from kstreams_assets.upkeep.contents import unsound_points
 from kstreams_assets.upkeep.expire import leftovers
 
 _NEWEST_POINTS: Final = 100
-"""Of so many the rows are read in a quick look; a full one reads them all."""
+"""Number of points whose rows a quick verification reads; a full one reads all rows."""
 _BATCH: Final = 16
 _SPAN: Final = ["window", "topic", "partition", "topic_id"]
 
-_FROM_COPY: Final = "Bring the table back from a second copy"
+_FROM_COPY: Final = "Restore the table from a second copy"
 _UNKNOWN: Final = (
-    f"{_FROM_COPY} (windows), or back the window up again (kstreams-assets backup --window"
-    " {window}) while Kafka has it."
+    f"{_FROM_COPY} (windows), or back up the window again (kstreams-assets backup --window"
+    " {window}) while Kafka has its records."
 )
 
 
@@ -45,12 +45,12 @@ def quick_damages(
     *,
     public_key: Path | None = None,
 ) -> list[Damage]:
-    """What does not fit together, without a look into any data file.
+    """Return damages that are visible without reading data files.
 
-    `seen` are the newest versions of the control tables at an earlier look.
+    `seen` are the newest versions of the control tables at an earlier verification.
 
     Raises:
-        NewerLayoutError: A newer release wrote something.
+        NewerLayoutError: A newer release wrote a table.
     """
     found = Repository.open(settings).control_tables.damaged(seen, public_key=public_key)
     known = {one.table for one in found}
@@ -60,7 +60,7 @@ def quick_damages(
         except NewerLayoutError:
             raise
         except KStreamsAssetsError as error:
-            # A part that needs a damaged table cannot be looked at: that was told already.
+            # A part that needs a damaged table cannot be checked; that damage is listed already.
             if known.isdisjoint((*needs, place)):
                 where = f"{place}/{settings.application_id}" if place == "records" else place
                 found.append(
@@ -71,22 +71,22 @@ def quick_damages(
 
 
 def _files(settings: ApplicationSettings) -> Iterator[Damage]:
-    """Spans whose files are not those that the ledger notes."""
+    """Yield spans whose files differ from those in the ledger."""
     for span in Repository.open(settings).ledger.damaged(look_s=math.inf):
         yield replace(span, place=span.table, window=window_of(span.window or ""))
 
 
 def _rows(settings: ApplicationSettings) -> list[Damage]:
-    """Rows of the ledger that come twice or are gone, and spans that leave offsets out."""
+    """Return duplicate and missing rows of the ledger, and gaps between spans."""
     ledger = Repository.open(settings).ledger
     rows = ledger.all_span_rows([*_SPAN, "start", "end", "written", "delta_version"])
     unknown = list(_unknown_files(settings, rows))
     found = [*_doubles(rows), *unknown, *_behind(settings, rows)]
     chains = chains_of(ledger.folded_spans(rows["topic"].unique().to_pylist(), holes_matter=()))
-    gone = {(one.topic, one.partition) for one in unknown}
+    without_row = {(one.topic, one.partition) for one in unknown}
     for chain in chains.values():
         for before, after in pairwise(s for s in chain.spans if s.start < s.end):
-            found += _edge(before, after, gone)
+            found += _edge(before, after, without_row)
     return found
 
 
@@ -100,26 +100,28 @@ def _doubles(rows: pa.Table) -> Iterator[Damage]:
     for row in counted.to_pylist():
         yield _of_row(
             row,
-            f"the ledger has {row['start_count']} rows of it",
-            f"{_FROM_COPY} (windows), or back the window up again (kstreams-assets backup --window"
+            f"the ledger has {row['start_count']} rows for it",
+            f"{_FROM_COPY} (windows), or back up the window again (kstreams-assets backup --window"
             f" {row['window']}).",
             start=row["start_min"],
             end=row["end_max"],
         )
 
 
-def _edge(before: StoredSpan, after: StoredSpan, gone: set[tuple[Any, Any]]) -> Iterator[Damage]:
-    """What is wrong between two spans that follow each other in the log."""
+def _edge(
+    before: StoredSpan, after: StoredSpan, without_row: set[tuple[Any, Any]]
+) -> Iterator[Damage]:
+    """Yield an overlap or a gap between two consecutive spans of a log."""
     life = before.partition
     adjacent = before.last_window.end_ms >= after.window.start_ms
     place = {"topic": life.topic, "partition": life.partition, "topic_id": before.topic_id}
-    if after.start < before.end and before.window != after.window:  # else it comes twice
+    if after.start < before.end and before.window != after.window:  # else it is a duplicate row
         yield Damage(
             DamageKind.LEDGER,
             "windows",
             f"the ledger has offsets {after.start} to {min(before.end, after.end) - 1} in windows"
             f" {before.last_window.key} and {after.window.key}",
-            f"{_FROM_COPY} (windows), or back both windows up again (kstreams-assets backup"
+            f"{_FROM_COPY} (windows), or back up both windows again (kstreams-assets backup"
             " --window).",
             window=after.window.key,
             start=after.start,
@@ -127,19 +129,19 @@ def _edge(before: StoredSpan, after: StoredSpan, gone: set[tuple[Any, Any]]) -> 
             **place,
         )
     elif after.start > before.end and (after.continues or not after.begins_life):
-        told = (
-            f"no window has them, between {before.last_window.key}, which ends at {before.end}, and"
-            f" {after.window.key}, which begins at {after.start}"
+        gap = (
+            f"no window contains them: {before.last_window.key} ends at {before.end},"
+            f" {after.window.key} starts at {after.start}"
         )
-        is_row = adjacent or (life.topic, life.partition) in gone
+        is_row = adjacent or (life.topic, life.partition) in without_row
         yield Damage(
             DamageKind.LEDGER,
             "windows",
-            told if is_row else f"{told}: a window in between is not backed up",
-            f"{_FROM_COPY} (windows), or back the windows up again (kstreams-assets backup"
-            f" --window {after.window.key}) while Kafka has them."
+            gap if is_row else f"{gap}, and a window between them is not backed up",
+            f"{_FROM_COPY} (windows), or back up the windows again (kstreams-assets backup"
+            f" --window {after.window.key}) while Kafka has their records."
             if is_row
-            else "Back up what is due: kstreams-assets backup.",
+            else "Back up the due windows with kstreams-assets backup.",
             window=after.window.key,
             start=before.end,
             end=after.start,
@@ -149,22 +151,22 @@ def _edge(before: StoredSpan, after: StoredSpan, gone: set[tuple[Any, Any]]) -> 
 
 
 def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Damage]:
-    """Files of the records table that no row of the ledger has: a row was dropped.
+    """Yield files of the records table without a row in the ledger: a row was deleted.
 
-    A backup that is at work, or was stopped, has committed records and not yet its rows.
+    A running or interrupted backup has also committed records before its rows.
     """
     repo = Repository.open(settings)
     actions = repo.ledger.file_actions()
     if actions.num_rows == 0:
         return
     numbers, of_files = numbered_spans(rows, actions)
-    lacking = actions.filter(pa.array(~np.isin(of_files, numbers)))
-    if lacking.num_rows == 0:
+    unlisted = actions.filter(pa.array(~np.isin(of_files, numbers)))
+    if unlisted.num_rows == 0:
         return
-    # Increments stay for a moment, or until the next run, when their window has its rows.
+    # Increments of a closed window remain until the same or the next run deletes them.
     expected = repo.ledger.expected_files(superseded=True)
-    _, noted = numbered_spans(expected.of_spans(["window", "topic", "partition"]), lacking)
-    lacking = lacking.filter(pa.array(noted < 0))
+    _, recorded = numbered_spans(expected.of_spans(["window", "topic", "partition"]), unlisted)
+    unlisted = unlisted.filter(pa.array(recorded < 0))
     left = leftovers(repo)
     with_rows = {*zip(rows["window"].to_pylist(), rows["topic"].to_pylist(), strict=True)}
     ends: dict[str, int] = {}
@@ -173,16 +175,16 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
     ):
         key = f"{topic}-{number}"
         ends[key] = max(ends.get(key, 0), end)
-    grouped = lacking.group_by(["window", "topic", "partition"]).aggregate(
+    grouped = unlisted.group_by(["window", "topic", "partition"]).aggregate(
         [("first", "min"), ("last", "max"), ("first", "count")]
     )
     for row in grouped.to_pylist():
         if (row["window"], row["topic"]) in left:
             yield _of_row(
                 {**row, "topic_id": None},
-                f"the records table has {row['first_count']} file(s) of it that kstreams-assets"
-                " expire has replaced, or was about to when it was stopped",
-                "Nothing needs them; the next expire removes them.",
+                f"the records table has {row['first_count']} file(s) of it that an interrupted"
+                " kstreams-assets expire left behind",
+                "These files are not needed. The next expire deletes them.",
                 start=row["first_min"],
                 end=row["last_max"] + 1,
                 severity=Severity.WARN,
@@ -191,13 +193,13 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
         window = window_of(row["window"])
         later = ends.get(f"{row['topic']}-{row['partition']}", 0) > row["last_max"]
         certain = later or (row["window"], row["topic"]) in with_rows
-        what = f"the records table has {row['first_count']} file(s) of it that the ledger has not"
+        what = f"the records table has {row['first_count']} file(s) of it that the ledger does not"
         yield _of_row(
             {**row, "window": window, "topic_id": None},
-            f"{what}: a row of the ledger is gone"
+            f"{what} list: a row of the ledger is missing"
             if certain
-            else f"{what}: a backup was stopped before it noted them, or rows of the ledger are"
-            " gone",
+            else f"{what} list: a backup was interrupted before it recorded them, or rows of the"
+            " ledger are missing",
             _UNKNOWN.format(window=window),
             start=row["first_min"],
             end=row["last_max"] + 1,
@@ -206,16 +208,16 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
 
 
 def _behind(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Damage]:
-    """The records table has lost commits that rows of the ledger tell of."""
+    """Yield a damage if the records table lost commits to which rows of the ledger refer."""
     version = Repository.open(settings).ledger.records_version()
-    noted = pc.call_function("max", [rows["delta_version"]]).as_py()
-    if noted is not None and noted > version:
+    recorded = pc.call_function("max", [rows["delta_version"]]).as_py()
+    if recorded is not None and recorded > version:
         yield Damage(
             DamageKind.TABLE,
             f"records/{settings.application_id}",
-            f"a row of the ledger was written when it had version {noted}, now it has {version}:"
-            " its last commits are missing",
-            f"{_FROM_COPY}, or back the newest windows up again while Kafka has them.",
+            f"it has version {version}, but a row of the ledger refers to version {recorded}: its"
+            " last commits are missing",
+            f"{_FROM_COPY}, or back up the newest windows again while Kafka has their records.",
         )
 
 
@@ -244,9 +246,9 @@ def _of_row(
 
 
 def _points(settings: ApplicationSettings) -> list[Damage]:
-    """Rows of the newest points, their numbers, and tables that are older than they."""
+    """Return changed points, duplicate numbers of points, and tables older than the points."""
     repo = Repository.open(settings)
-    # Before the tables they tell of, which only grow.
+    # Read points before the tables to which they refer, because those only grow.
     points = repo.points.versions()
     found = unsound_points(settings, newest=_NEWEST_POINTS)
     by_number: dict[int, list[str]] = defaultdict(list)
@@ -265,7 +267,7 @@ def _points(settings: ApplicationSettings) -> list[Damage]:
         for number, ids in by_number.items()
         if len(ids) > 1
     ]
-    for name, version, noted in (
+    for name, version, recorded in (
         (
             "windows",
             repo.ledger.version(),
@@ -283,13 +285,13 @@ def _points(settings: ApplicationSettings) -> list[Damage]:
             ),
         ),
     ):
-        if noted is not None and noted[0] > version:
+        if recorded is not None and recorded[0] > version:
             found.append(
                 Damage(
                     DamageKind.TABLE,
                     name,
-                    f"recovery point {noted[1]} was taken when it had version {noted[0]}, now it"
-                    f" has {version}: its last commits are missing",
+                    f"it has version {version}, but recovery point {recorded[1]} refers to version"
+                    f" {recorded[0]}: its last commits are missing",
                     f"{_FROM_COPY}.",
                 )
             )
@@ -298,7 +300,7 @@ def _points(settings: ApplicationSettings) -> list[Damage]:
             Damage(
                 DamageKind.TABLE,
                 "recovery_points",
-                "the ledger names recovery points, and there is none",
+                "the ledger refers to recovery points, but the table is empty",
                 f"{_FROM_COPY}.",
             )
         )
@@ -314,7 +316,8 @@ def _snapshots(settings: ApplicationSettings) -> list[Damage]:
             settings.warehouse.ktable(settings.application_id, snapshot.store),
             snapshot.window.key,
             snapshot.topic,
-            f"its row says {snapshot.rows:,} rows, its files were written with {written:,}",
+            f"its entry in ktable_snapshots lists {snapshot.rows:,} rows, but its files contain"
+            f" {written:,}",
         )
         for snapshot in snapshots
         if snapshot.written
@@ -329,8 +332,8 @@ def _snapshots(settings: ApplicationSettings) -> list[Damage]:
             Damage(
                 DamageKind.TABLE,
                 "ktable_snapshots",
-                f"it is gone, and there are tables of {len(stores)} store(s)",
-                f"{_FROM_COPY}, or make the snapshots again (kstreams-assets ktables make).",
+                f"it is missing, but tables of {len(stores)} store(s) exist",
+                f"{_FROM_COPY}, or create the snapshots again (kstreams-assets ktables make).",
             )
         )
     return found
@@ -343,16 +346,16 @@ _PARTS: Final[Sequence[tuple[_Part, Sequence[str], str]]] = (
     (_points, ("recovery_point_records", "windows", "increments"), "recovery_points"),
     (_snapshots, (), "ktable_snapshots"),
 )
-"""What is looked at, the tables that it reads besides, and the one that it is about."""
+"""Each check, the other tables that it reads, and the table that it checks."""
 
 _ALL_POINTS: Final = frozenset({"recovery_points", "windows", "increments"})
 _NO_POINT: Final = frozenset({DamageKind.SNAPSHOT, DamageKind.OFFSET_MAP, DamageKind.POINT})
 
 
-def points_taken_away(settings: ApplicationSettings, damages: Sequence[Damage]) -> list[Damage]:
-    """The damages with the recovery points that need what is damaged, the newest first.
+def with_lost_points(settings: ApplicationSettings, damages: Sequence[Damage]) -> list[Damage]:
+    """Add to each damage the recovery points that need the damaged part, newest first.
 
-    Without a damage that takes any away no point is read, and few are in memory at a time.
+    Points are read in small batches, and only if a damage can affect them.
     """
     asked = [one for one in damages if one.kind not in _NO_POINT]
     if not asked:
@@ -368,7 +371,7 @@ def points_taken_away(settings: ApplicationSettings, damages: Sequence[Damage]) 
                     if _needs(point, one):
                         lost[one.identity].append(point.id)
     except KStreamsAssetsError:
-        return list(damages)  # the points themselves cannot be read
+        return list(damages)  # the table of points is damaged itself
     return [
         replace(one, points=tuple(mine[:MOST_POINTS]), points_lost=len(mine))
         if (mine := lost.get(one.identity))
@@ -398,7 +401,7 @@ def _needs(point: RecoveryPoint, damage: Damage) -> bool:
 
 
 def with_remedies(settings: ApplicationSettings, damages: Sequence[Damage]) -> list[Damage]:
-    """The damages with what to do about spans: read again, a second copy, an older point."""
+    """Add remedies for damaged files: read from Kafka again, use a second copy or another point."""
     if not any(one.kind is DamageKind.FILE for one in damages):
         return list(damages)
     try:
@@ -409,16 +412,16 @@ def with_remedies(settings: ApplicationSettings, damages: Sequence[Damage]) -> l
     most = max((one.points_lost for one in damages), default=0)
     older = next((i for i in ids[most:] if i not in taken), None)
     else_ = (
-        f"restore recovery point {older} or an older one, which need none of what is damaged"
+        f"Otherwise restore recovery point {older} or an older one; they do not need damaged files"
         if older
-        else "no recovery point is left that does not need it"
+        else "Every recovery point needs a damaged file"
     )
     return [
         replace(
             one,
-            remedy="Read the window again while Kafka has it (kstreams-assets verify --repair, or"
-            f" kstreams-assets backup --window {one.window}), or take the file from a second copy;"
-            f" else {else_}.",
+            remedy="Read the window again while Kafka has its records (kstreams-assets verify"
+            f" --repair, or kstreams-assets backup --window {one.window}), or restore the file from"
+            f" a second copy. {else_}.",
         )
         if one.kind is DamageKind.FILE
         else one
