@@ -217,7 +217,7 @@ class CopyPlanner:
             return
         raise WarehouseError(
             path=self._source.root,
-            reason=f"it does not have {', '.join(gone)} any more, but the copy in {self._to} has."
+            reason=f"it no longer has {', '.join(gone)}, but the copy in {self._to} does."
             " Nothing was copied, and the copy was not changed",
             remedy="Find out what removed them. Restore each of these folders from the copy, or"
             " restore the application from the copy (--warehouse, --state-in FOLDER). If they were"

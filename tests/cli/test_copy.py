@@ -74,7 +74,7 @@ def test_promoted(program: Program, stock: Stock, tmp_path: Path) -> None:
     assert f"{to} is now a warehouse" in done.out
     refused = program("copy", "--warehouse", str(stock.warehouse.root), "--to", to)
     assert refused.exit_code == 2
-    assert "is a warehouse of its own" in refused.err
+    assert "is an independent warehouse" in refused.err
 
 
 @pytest.mark.parametrize("arguments", [["--to", "x"], ["--warehouse", "x"], []])

@@ -413,7 +413,7 @@ class TestOnlyRead:
     def test_an_incomplete_copy_is_not_promoted(self, stock: Stock, to: Path) -> None:
         CopyJob(stock.warehouse, to).run()
         _data_files(to)[0].unlink()
-        with pytest.raises(WarehouseError, match="not complete: in records/shop, file"):
+        with pytest.raises(WarehouseError, match="incomplete: in records/shop, file"):
             promote(to)
         assert read_mark(to) is not None
 
@@ -613,7 +613,9 @@ class TestPoints:
         assert told["point-0001"] == source["point-0001"]
         assert told["point-0000"] == source["point-0000"]
         assert told["point-0002"] != source["point-0002"]
-        with pytest.raises(ConfigurationError, match="holds only what recovery points point-0001"):
+        with pytest.raises(
+            ConfigurationError, match="contains only data for recovery points point-0001"
+        ):
             promote(to)
         CopyJob(stock.warehouse, to, points=["point-0000"]).run()
         assert len(_data_files(to)) == 4

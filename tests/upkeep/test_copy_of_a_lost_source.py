@@ -150,7 +150,7 @@ def test_the_alarm_says_what_vanished_and_what_to_do(stock: Stock, to: Path) -> 
     (_root(stock) / "recovery_points").rename(kept)
     with pytest.raises(WarehouseError, match="no longer has recovery_points") as found:
         CopyJob(stock.warehouse, to).run()
-    assert "Bring each of these folders back from the copy" in found.value.remedy
+    assert "Restore each of these folders from the copy" in found.value.remedy
     kept.rename(_root(stock) / "recovery_points")
     assert CopyJob(stock.warehouse, to).run().lacking == ()
 
@@ -266,7 +266,7 @@ class TestABusySource:
         try:
             CopyJob(stock.warehouse, to).run()
         except WarehouseError as error:
-            assert "did not belong together" in str(error)  # noqa: PT017
+            assert "were inconsistent" in str(error)  # noqa: PT017
             mark = read_mark(to)
             assert mark is not None
             assert mark.newest is None
@@ -292,7 +292,7 @@ class TestABusySource:
         stock.back_up(1, value=b"another one")
         monkeypatch.setattr(copy_plan.CopyPlanner, "_disagreements", back_up_first)
         monkeypatch.setattr(copy_plan, "_PATIENCE_S", 1.0)
-        with pytest.raises(WarehouseError, match="did not belong together"):
+        with pytest.raises(WarehouseError, match="were inconsistent"):
             CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == before
         monkeypatch.setattr(copy_plan.CopyPlanner, "_disagreements", real)
@@ -422,7 +422,7 @@ class TestPromote:
         CopyJob(stock.warehouse, to, applications=["shop"]).run()
         with pytest.raises(ConfigurationError, match="no records of bar"):
             promote(to)
-        with pytest.raises(ConfigurationError, match="holds the records of shop"):
+        with pytest.raises(ConfigurationError, match="contains the records of shop"):
             promote(to, applications=["bar"])
         assert read_mark(to) is not None
         assert promote(to, applications=["shop"]).missing == ("bar",)
@@ -443,7 +443,7 @@ def test_a_run_that_ends_after_the_copy_was_promoted(stock: Stock, to: Path) -> 
             (to / MARK).unlink()
 
     before = sorted(str(path) for path in to.rglob("*.json"))
-    with pytest.raises(WarehouseError, match="it was promoted meanwhile"):
+    with pytest.raises(WarehouseError, match="was promoted meanwhile"):
         CopyJob(stock.warehouse, to, on_phase=promote_first).run()
     assert [*map(str, sorted(to.rglob("*.json")))] == [p for p in before if MARK not in p]
 

@@ -185,7 +185,7 @@ def test_nothing_goes_while_something_is_damaged(tmp_path: Path) -> None:
     gone = min(path.rglob(f"{STATE}-*.parquet"), key=lambda file: file.name)
     content = gone.read_bytes()
     gone.unlink()
-    with pytest.raises(StoredDataError, match=f"nothing of it expires: .*{gone.name} is missing"):
+    with pytest.raises(StoredDataError, match=f"nothing expires: .*{gone.name} is missing"):
         ExpireJob(settings, run_id="one").run()
     (blocker,) = ExpireJob(settings).plan().blockers
     assert gone.name in blocker.found
@@ -204,7 +204,7 @@ def test_what_was_given_up_holds_nothing_back(tmp_path: Path) -> None:
     window = app.windows[7].key
     rows = app.ledger.entries(windows={window}, topics={INPUT})
     (path / next(file.path for row in rows for file in row.result.content.written)).unlink()
-    with pytest.raises(StoredDataError, match=r"nothing of it expires: .*--accept"):
+    with pytest.raises(StoredDataError, match=r"nothing expires: .*--accept"):
         ExpireJob(settings, run_id="one").run()
     assert VerifyJob(settings, full=True, settle_s=0, accept="no copy").run().sound
     done = ExpireJob(settings, run_id="two").run()

@@ -184,7 +184,7 @@ def test_a_point_that_comes_meanwhile_counts(
 
     monkeypatch.setattr(upkeep, "merge", merge_while_reset)
     before = rows_of(app, INPUT)
-    with pytest.raises(PointHarmedError, match=f"{INPUT}-. .* taken while they were merged"):
+    with pytest.raises(PointHarmedError, match=f"{INPUT}-. .* taken during the merge"):
         ExpireJob(app.settings, run_id="night").run()
     monkeypatch.undo()
     assert rows_of(app, INPUT) == before

@@ -180,7 +180,7 @@ def test_nowhere(workbench: Workbench, settings: ApplicationSettings) -> None:
     workbench.delete_records(topic, COUNT - 10)
     (done,) = _repair(workbench, settings, None)
     assert not done.is_done
-    assert "no copy was given, and Kafka does not have all of it any more" in str(done)
+    assert "no second copy was given, and Kafka does not have all records any more" in str(done)
     assert done.remedy
     assert bad.read_bytes() == before
     assert not _look(settings).sound
