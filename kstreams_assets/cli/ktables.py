@@ -15,7 +15,7 @@ from kstreams_assets.cli.options import app_options, last_option
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.checks import judge_all
+from kstreams_assets.ktables.checks import evaluate_all
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.ktables.stores import require_store, table_stores, why_unconfirmed
 from kstreams_assets.model.snapshot import SNAPSHOT, Snapshot, TableStore
@@ -70,7 +70,7 @@ def make(
     calendar = WindowCalendar(settings.windows)
     windows = calendar.windows(keys) if keys else _newest(settings, stores, last)
     snapshots = _run(settings, stores, windows) if stores and windows else []
-    evaluations = judge_all(settings, snapshots)
+    evaluations = evaluate_all(settings, snapshots)
     _report(settings, snapshots, evaluations, as_json=as_json)
     if not windows:
         click.echo("NOTE No window is backed up yet: run kstreams-assets backup first.", err=True)
@@ -93,7 +93,7 @@ def list_snapshots(
         require_store(settings, name)
     found = Repository.open(settings).snapshots.of(stores=names or None)
     found = sorted(found, key=lambda s: (-s.window.start_ms, s.store))[:last]
-    evaluations = judge_all(settings, found)
+    evaluations = evaluate_all(settings, found)
     if as_json:
         print_json({"snapshots": [_document(s, evaluations) for s in found]})
         return

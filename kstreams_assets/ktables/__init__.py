@@ -1,1 +1,1 @@
-"""State as tables: what a store held at the end of a window, decoded, in Delta."""
+"""Decoded contents of state stores at the end of windows, in Delta tables."""

@@ -1,6 +1,6 @@
-"""Rows of a store decoded in this process.
+"""Decodes rows of a store in this process.
 
-The columns are those that Spark makes of the same rows, texts of problems included: see
+Columns and problem texts equal those of Spark for the same rows: see
 `spark_resources.ktable_columns`, `ktable_values` and `ktable_buffers`.
 """
 
@@ -52,19 +52,19 @@ _MOST_MS: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A column, and of each row why its bytes are not what was declared; null has neither."""
+    """A column, and for each row the reason why it could not be decoded; null has neither."""
 
     values: pa.Array
     problems: Texts
 
     def named(self, name: str) -> Texts:
-        """The problems with `name: ` in front."""
+        """Return the problems with the prefix `name: `."""
         return [None if text is None else f"{name}: {text}" for text in self.problems]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """`parts` are the columns that keys of this kind of store hold beside the key."""
+    """Decoded rows; `parts` are the columns in keys of this kind of store besides the key."""
 
     parts: Mapping[str, Sequence[int | None]]
     keys: pa.Array
@@ -73,14 +73,14 @@ class DecodedRows:
 
 
 def decode_keys(keys: Payloads, store: StoreFormat, schemas: Schemas) -> pa.Array:
-    """The decoded keys of a store, null where one cannot be decoded."""
+    """Decode keys of a store; a key that cannot be decoded becomes null."""
     return _key(keys, store, schemas, None).values
 
 
 def decode_rows(
     keys: Payloads, values: Payloads, headers: Headers, store: StoreFormat, schemas: Schemas
 ) -> DecodedRows:
-    """Rows of a store as its table has them; `valid_from_ms` and `valid_to_ms` left out."""
+    """Decode rows to the columns of the table, without `valid_from_ms` and `valid_to_ms`."""
     key = _key(keys, store, schemas, headers)
     value = _value(values, store, schemas, headers)
     no_key = ["null key" if one is None else None for one in keys]
@@ -107,13 +107,13 @@ def _value(values: Payloads, store: StoreFormat, schemas: Schemas, headers: Head
 
 
 def _joined(*texts: Texts) -> list[str | None]:
-    """Of each row all its texts in one, None without any."""
+    """Join the texts of each row, None without any."""
     return ["; ".join(filter(None, of_row)) or None for of_row in zip(*texts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The header by which a record can name a schema in another way, and the rows' headers."""
+    """The header with which a record can refer to a schema by GUID, and the headers of the rows."""
 
     header: str
     headers: Headers
@@ -122,7 +122,7 @@ class _Named:
 def _decoded(
     payloads: Payloads, format_: Format, schemas: Schemas, named: _Named | None = None
 ) -> Decoded:
-    """What bytes stand for, by their declared format; see `ktable_values.decoded`."""
+    """Decode bytes by their declared format; see `ktable_values.decoded`."""
     encoding = format_.encoding
     if encoding in FRAMED:
         return _framed(payloads, encoding, schemas, named)
@@ -223,14 +223,14 @@ def _framed(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Inner keys, and what stands behind them as named columns."""
+    """Inner keys, and the bytes after them as named columns."""
 
     inner: Payloads
     columns: Mapping[str, Sequence[int | None]]
     problems: Texts
 
     def around(self, key: Decoded) -> Decoded:
-        """The decoded inner keys, with the problems of the whole ones."""
+        """Return the decoded inner keys with the problems of the whole keys."""
         if not self.columns:
             return key
         pairs = zip(self.problems, key.problems, strict=True)
@@ -240,7 +240,7 @@ class _Parts:
 
 
 def _nulled(values: pa.Array, wrong: pa.Array) -> pa.Array:
-    """The values, null where something is wrong."""
+    """Return the values, null where `wrong` is true."""
     numbers = pa.array(range(len(values)), pa.int64(), mask=wrong.to_numpy(zero_copy_only=False))
     return values.take(numbers)
 
@@ -248,7 +248,7 @@ def _nulled(values: pa.Array, wrong: pa.Array) -> pa.Array:
 def _parts_of(
     keys: Payloads, kind: StoreKind, store: StoreFormat, *, in_store: bool = True
 ) -> _Parts:
-    """The parts of keys of a kind; see `ktable_values.parts_of`."""
+    """Return the parts of keys of a kind; see `ktable_values.parts_of`."""
     if kind in WINDOWED:
         return _windows(keys, store.window_size_ms, _SEQUENCE_BYTES if in_store else 0)
     if kind is StoreKind.SESSION:
@@ -272,7 +272,7 @@ def _windows(keys: Payloads, window_size_ms: int | None, sequence: int) -> _Part
 
 
 def _sessions(keys: Payloads) -> _Parts:
-    """Kafka Streams writes the end first."""
+    """Split session keys; Kafka Streams writes the end before the start."""
     suffix = 2 * _LONG_BYTES
     behind = [_unpacked(">qq", key) for key in keys]
     reversed_ = [
@@ -309,7 +309,7 @@ def _too_short(keys: Payloads, suffix: int, thing: str) -> Texts:
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """How the keys and values of one kind of buffer are read; see `ktable_buffers.Buffer`."""
+    """Decoders of keys and values of one kind of buffer; see `ktable_buffers.Buffer`."""
 
     key: Callable[[Payloads, StoreFormat, Schemas], Decoded]
     value: Callable[[Payloads, StoreFormat, Schemas, Headers], Decoded]
@@ -322,7 +322,7 @@ def _assembled(
     behind: Mapping[str, Callable[[Payloads], Mapping[str, Sequence[Any]]]] | None = None,
     versions: Payloads | None = None,
 ) -> Decoded:
-    """Structures with decoded payloads; `behind` are further fields that follow a payload."""
+    """Decode payloads in structures; `behind` returns further fields that follow a payload."""
     pairs = zip(payloads, versions or [None] * len(payloads), strict=True)
     apart = [structure.apart(*pair) for pair in pairs]
     rows = [found for found, _ in apart]
@@ -355,7 +355,7 @@ def _structs(fields: Mapping[str, pa.Array], there: Sequence[bool], problems: Te
 
 
 def _keyed(keys: Payloads, store: StoreFormat, schemas: Schemas) -> tuple[Decoded, _Parts]:
-    """A record's key inside a buffer, perhaps with a window behind it."""
+    """Decode the key of a record inside a buffer, which may be followed by a window."""
     parts = _parts_of(keys, store.windowed_keys, store, in_store=False)
     return parts.around(_decoded(parts.inner, store.key, schemas)), parts
 
@@ -392,7 +392,7 @@ def _buffer_value(
 
 
 def _versions(headers: Headers) -> Payloads:
-    """The last header of this name counts, as for Kafka Streams."""
+    """Return the last header `v` of each row, like Kafka Streams."""
     return [next((v for n, v in reversed(of_row) if n == "v"), None) for of_row in headers]
 
 

@@ -1,4 +1,4 @@
-"""JSON of declared types, read as Spark's `from_json` reads it. Pure."""
+"""JSON of declared types, converted like Spark's `from_json`. Pure."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ _SPECIAL: Final = {
     **{name: float("-inf") for name in ("-Infinity", "-INF")},
 }
 _UNLIKE_PYTHON: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![+-])(?:\+Infinity|[+-]?INF)', re.DOTALL)
-"""Strings, and the names of infinite numbers that Jackson reads and Python does not."""
+"""Strings, and names of infinite numbers that Jackson accepts but Python does not."""
 _DATE: Final = re.compile(r"([+-]?\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _INSTANT: Final = re.compile(
     r"([+-]?\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
@@ -47,7 +47,7 @@ _INSTANT: Final = re.compile(
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?")
 _MICRO_DIGITS: Final = 6
 _BYTE: Final = range(-128, 256)
-"""Jackson takes a byte without a sign, too."""
+"""Jackson also accepts an unsigned byte."""
 
 
 class NotAnObjectError(ValueError):
@@ -55,11 +55,11 @@ class NotAnObjectError(ValueError):
 
 
 class OtherTypeError(ValueError):
-    """A field of the object has another type than is declared."""
+    """A field of the object does not have the declared type."""
 
 
 def arrow_type(kind: SchemaType) -> pa.DataType:
-    """The type of a column of values of a declared type."""
+    """Return the column type for a declared type."""
     if kind.name == "DECIMAL":
         return pa.decimal128(*kind.digits)
     if kind.name == "STRUCT":
@@ -71,10 +71,11 @@ def arrow_type(kind: SchemaType) -> pa.DataType:
 
 
 def json_object(text: str, fields: tuple[SchemaField, ...]) -> dict[str, Any]:
-    """The declared fields of an object, None where it lacks one.
+    """Return the declared fields of an object; a missing field is None.
 
     Raises:
-        NotAnObjectError, OtherTypeError: See there.
+        NotAnObjectError: The text is not exactly one JSON object.
+        OtherTypeError: A field does not have its declared type.
     """
     try:
         value = _parsed(text)
@@ -87,17 +88,17 @@ def json_object(text: str, fields: tuple[SchemaField, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number as it is written; other values are those of the module `json`, objects as pairs."""
+    """A number in its original text; other values are those of the module `json`."""
 
     text: str
 
 
 class _Whole(_Number):
-    """One without fraction and exponent."""
+    """A number without fraction and exponent."""
 
 
 class _Fraction(_Number):
-    """One with a fraction or an exponent, or none that is finite."""
+    """A number with a fraction or an exponent, or an infinite one or NaN."""
 
 
 _Object = tuple[tuple[str, Any], ...]
@@ -155,7 +156,7 @@ def _require(value: object, kind: type[T], *others: type[T]) -> T:
 
 
 def _number(value: object) -> str:
-    """A number or text as it is written."""
+    """Return the original text of a number or string."""
     return value if isinstance(value, str) else _require(value, _Number).text
 
 
@@ -187,7 +188,7 @@ def _string(value: object, _: SchemaType) -> str:
 
 
 def _copied(value: object) -> str:
-    """A value that is no text as Spark writes it into a text: Jackson's `copyCurrentStructure`."""
+    """Convert a value to text like Spark, which uses Jackson's `copyCurrentStructure`."""
     match value:
         case tuple():
             pairs: _Object = value
@@ -206,7 +207,7 @@ def _copied(value: object) -> str:
 
 
 def _java_double(text: str) -> str:
-    """A number as Java's `Double.toString` gives it; infinite ones in quotes, as Jackson does."""
+    """Format a number like Java's `Double.toString`; Jackson puts infinite numbers in quotes."""
     number = _SPECIAL[text] if text in _SPECIAL else float(text)
     if math.isnan(number) or math.isinf(number):
         name = "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

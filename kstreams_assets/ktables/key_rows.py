@@ -1,6 +1,6 @@
-"""Rows of one key in the state of a store, read and decoded in this process: no JVM.
+"""Rows of one key in the state of a store, read and decoded in this process, without a JVM.
 
-The rows are those that the Spark job of a snapshot (`spark_resources.ktable_rows`) would choose.
+The Spark job of a snapshot (`spark_resources.ktable_rows`) selects the same rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ _TIME_BEHIND: Final[Mapping[StoreKind, int]] = {
     **dict.fromkeys(WINDOWED, 12),
     StoreKind.SESSION: 16,
 }
-"""How far before the end of a key the eight bytes begin on which retention is counted: a window's
-start, a session's end."""
+"""Distance from the end of a key to the eight bytes of the time that retention uses: the start of a
+window, the end of a session."""
 _FEW: Final = 3
 _MOST_LISTED: Final = 200_000
-"""Of so many records at most, keys are listed where one is not found."""
+"""Maximum number of records in a store of which example keys are listed for a missing key."""
 
 Ranges = Mapping[int, Sequence[OffsetRange]]
 _Numbers = npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ _Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Rows that count: those of `file`, or saved `rows`, inside of `ranges` (None: all)."""
+    """Rows to read: those of `file`, or saved `rows`, inside `ranges` (None: all)."""
 
     ranges: Ranges | None
     file: SpanFile | None = None
@@ -51,7 +51,7 @@ class _Source:
     in_base: bool = False
 
     def batches(self, columns: list[str]) -> Iterator[pa.Table]:
-        """The rows in order of the file."""
+        """Yield the rows in the order of the file."""
         if self.rows is not None:
             yield self._inside(self.rows.select(columns))
         if self.file is None:
@@ -91,9 +91,9 @@ class _Candidate:
 
 
 class KeyRows:
-    """Reads rows of a state; its files have been compared with their digests before.
+    """Reads rows of a state whose files were already compared with their digests.
 
-    `schemas` are those of Avro and Protobuf records, by id.
+    `schemas` are the schemas of Avro and Protobuf records, by id.
     """
 
     def __init__(self, states: StoreStates, state: StoreState, schemas: Schemas) -> None:
@@ -106,10 +106,10 @@ class KeyRows:
         }
 
     def of(self, key: Key) -> tuple[StateRow, ...]:
-        """The rows of a key, in order of window, session or validity.
+        """Return the rows of a key, sorted by window, session or validity.
 
         Raises:
-            KStreamsAssetsError: The text is no key of the store's type.
+            KStreamsAssetsError: The text is not a valid key of this store.
         """
         chosen = self._chosen(KeyMatch(key, self._format, self._schemas))
         found = self._rows(chosen)
@@ -118,7 +118,7 @@ class KeyRows:
         return in_order(found)
 
     def some_keys(self) -> list[str]:
-        """A few keys as they are written in `--key`; none where it takes long to find some."""
+        """Return a few keys in the form of `--key`; none if the store is too large to search."""
         base = self._state.base.rows if self._state.base else 0
         if self._state.records + base > _MOST_LISTED:
             return []
@@ -127,7 +127,7 @@ class KeyRows:
         return [as_text(key) for key in keys.to_pylist() if key is not None]
 
     def _chosen(self, match: KeyMatch | None) -> list["_Row"]:
-        """The rows that are kept, without those that were deleted."""
+        """Return the present rows, without deleted ones."""
         candidates, times = self._candidates(match)
         if self._format.kind is StoreKind.VERSIONED:
             chosen = _versions(candidates, times, self._format.retention_ms)
@@ -141,9 +141,9 @@ class KeyRows:
         return self._format.kind is StoreKind.VERSIONED and not row.place.is_past
 
     def _candidates(self, match: KeyMatch | None) -> tuple[list[_Candidate], dict[int, int]]:
-        """What may be kept of a key, and by partition the time on which retention is counted.
+        """Return candidate rows of a key, and the stream time of each partition for retention.
 
-        That time depends on the records of all keys.
+        The stream time depends on the records of all keys.
         """
         clocks, found = _Clocks(self._format, self._times), list[_Candidate]()
         for number, source in enumerate(self._sources):
@@ -156,7 +156,7 @@ class KeyRows:
         return taken, clocks.latest
 
     def _alive(self, rows: Sequence[_Candidate], times: Mapping[int, int]) -> list[_Candidate]:
-        """Windows that begin, or sessions that end, after stream time - retention."""
+        """Return the windows that start, or sessions that end, after stream time - retention."""
         behind, retention_ms = _TIME_BEHIND.get(self._format.kind), self._format.retention_ms
         if behind is None or retention_ms is None:
             return [*rows]
@@ -169,15 +169,15 @@ class KeyRows:
         ]
 
     def _with_payloads(self, chosen: Sequence[_Candidate]) -> Iterator["_Row"]:
-        """The rows with their headers and values; only files that hold some of them are read."""
+        """Yield the rows with headers and values; only files with such rows are read."""
         by_source: dict[int, dict[tuple[int, int], _Candidate]] = {}
         for one in chosen:
             by_source.setdefault(one.source, {})[one.partition, one.offset] = one
         for number, places in by_source.items():
             offsets = pa.array(sorted({offset for _, offset in places}), pa.int64())
             for rows in self._sources[number].batches(_PAYLOAD):
-                near = rows.filter(pc.field("offset").isin(offsets)).to_pydict()
-                for partition, offset, headers, value in zip(*near.values(), strict=True):
+                matching = rows.filter(pc.field("offset").isin(offsets)).to_pydict()
+                for partition, offset, headers, value in zip(*matching.values(), strict=True):
                     place = places.get((partition, offset))
                     if place is not None:
                         pairs = tuple((one["key"], one["value"]) for one in headers or ())
@@ -223,7 +223,7 @@ class KeyRows:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row that is kept, whole."""
+    """A present row with headers and value."""
 
     place: _Candidate
     headers: tuple[tuple[str, bytes | None], ...]
@@ -247,13 +247,13 @@ def _candidates_in(rows: pa.Table, source: int, *, saved: bool) -> Iterator[_Can
     for partition, offset, timestamp_ms, key in zip(
         *rows.select(_NARROW).to_pydict().values(), strict=True
     ):
-        # A record that comes twice, from a backup and from saved records, counts as the backup's.
+        # The backup takes precedence for a record that saved records contain as well.
         order = 2 * offset + (0 if saved else 1)
         yield _Candidate(source, partition, offset, timestamp_ms, key, order)
 
 
 def _newest(rows: Sequence[_Candidate]) -> list[_Candidate]:
-    """The last record of each key."""
+    """Return the last record of each key."""
     newest: dict[tuple[int, bytes | None], _Candidate] = {}
     for one in rows:
         known = newest.get((one.partition, one.key))
@@ -265,17 +265,17 @@ def _newest(rows: Sequence[_Candidate]) -> list[_Candidate]:
 def _versions(
     rows: Sequence[_Candidate], times: Mapping[int, int], retention_ms: int | None
 ) -> list[_Candidate]:
-    """One record for each time at which a version of a key begins.
+    """Return one record for each start time of a version of a key.
 
-    A deletion stays as long as a late version may come before it.
+    A tombstone is kept while a late version can precede it.
     """
     newest: dict[tuple[int, bytes | None], dict[int | None, _Candidate]] = {}
     for one in rows:
         of_key = newest.setdefault((one.partition, one.key), {})
-        begins = None if one.key is None else one.timestamp_ms  # without a key just the last one
-        known = of_key.get(begins)
+        starts = None if one.key is None else one.timestamp_ms  # without a key just the last one
+        known = of_key.get(starts)
         if known is None or one.order > known.order:
-            of_key[begins] = one
+            of_key[starts] = one
     found: list[_Candidate] = []
     for (partition, _), of_key in newest.items():
         ordered = sorted(of_key.values(), key=lambda one: one.timestamp_ms)
@@ -298,11 +298,10 @@ def _time_in(key: bytes | None, behind: int) -> int | None:
 
 
 class _Clocks:
-    """By partition, the time that the records of all keys have reached: retention is counted on it.
+    """The stream time of each partition, from the records of all keys; retention depends on it.
 
-    Of windows and sessions it is that of their keys, of versions that of the records. A version
-    that comes later than the history retention allows is not taken: for that the order of all
-    records counts.
+    For windows and sessions it is the maximum time in the keys, for versions that of the records. A
+    version older than the history retention at its position in the log is ignored.
     """
 
     def __init__(self, store: StoreFormat, before: Mapping[int, int]) -> None:
@@ -314,7 +313,7 @@ class _Clocks:
         self.latest: dict[int, int] = dict(before)
 
     def see(self, rows: pa.Table) -> None:
-        """Records of all keys, in any order; all of them before the first question."""
+        """Add records of all keys, in any order, before the first call of `takes`."""
         if self._retention_ms is None or not (self._is_versioned or self._behind):
             return
         numbers = rows["partition"].to_numpy()
@@ -330,7 +329,7 @@ class _Clocks:
                 self.latest[number] = max(highest, self.latest.get(number, highest))
 
     def takes(self, one: _Candidate) -> bool:
-        """Whether a record is not too late for a versioned store."""
+        """Whether a versioned store accepts the record; others accept all."""
         if not self._is_versioned or self._retention_ms is None:
             return True
         offsets, highest = self._order(one.partition)
@@ -341,7 +340,7 @@ class _Clocks:
         return not before or one.timestamp_ms >= max(before) - self._retention_ms
 
     def _order(self, number: int) -> tuple[_Numbers, _Numbers]:
-        """Offsets of a partition in order, and the highest time up to each."""
+        """Return sorted offsets of a partition, and the highest time up to each."""
         if number not in self._ordered:
             offsets, times = (
                 np.concatenate(of_all) for of_all in zip(*self._seen[number], strict=True)
@@ -352,7 +351,7 @@ class _Clocks:
 
 
 def _times_in(keys: pa.ChunkedArray, behind: int) -> _Numbers:
-    """The times in keys; those that are too short have none."""
+    """Return the times in keys; too short keys have none."""
     long_enough = (key for key in keys.to_pylist() if key is not None and len(key) >= behind)
     found = b"".join(key[len(key) - behind :][:8] for key in long_enough)
     return np.frombuffer(found, ">i8").astype(np.int64)

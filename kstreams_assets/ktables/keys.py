@@ -1,4 +1,4 @@
-"""Keys that are looked for in the state of a store, and the rows that are found."""
+"""Keys to find in the state of a store, and the rows found."""
 
 import json
 import struct
@@ -19,26 +19,26 @@ _PARTS_IN_KEY: Final = {
     StoreKind.JOIN_WINDOW: 12,
     StoreKind.SESSION: 16,
 }
-"""Bytes behind the inner key: start and sequence number; end and start."""
+"""Bytes after the inner key: start and sequence number; end and start."""
 _NUMBERS: Final[Mapping[Encoding, tuple[str, pa.DataType]]] = {
     Encoding.LONG: (">q", pa.int64()),
     Encoding.INT: (">i", pa.int32()),
     Encoding.SHORT: (">h", pa.int16()),
 }
 _PLAIN_KINDS: Final = frozenset({*_PARTS_IN_KEY, StoreKind.KEY_VALUE, StoreKind.VERSIONED})
-"""Kinds whose keys begin with the bytes of the key that is declared."""
+"""Kinds whose keys start with the bytes of the declared key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is looked for: the decoded key as text, or raw bytes (whole key, or the inner one)."""
+    """A key to find: the decoded key as text, or raw bytes of the whole key or of the inner one."""
 
     text: str | None = None
     raw: bytes | None = None
 
     @property
     def shown(self) -> str:
-        """As it is shown: the text, or hexadecimal."""
+        """The text, or the bytes in hexadecimal."""
         return self.text or "" if self.raw is None else f"0x{self.raw.hex()}"
 
 
@@ -46,7 +46,7 @@ class Key:
 class StateRow:
     """One row: `parts` are window, session or validity columns; times in epoch milliseconds.
 
-    `headers` are those of the record, in order: a headers-aware store (KIP-1271) holds them too.
+    `headers` are the ordered headers of the record; a headers-aware store (KIP-1271) has them too.
     """
 
     partition: int
@@ -62,7 +62,7 @@ class StateRow:
 
 
 def in_order(rows: Iterable[StateRow]) -> tuple[StateRow, ...]:
-    """Rows of a key in order of window, session or validity."""
+    """Sort rows of a key by window, session or validity."""
     return tuple(sorted(rows, key=lambda row: (_order(row), row.partition, row.offset)))
 
 
@@ -71,17 +71,17 @@ def _order(row: StateRow) -> tuple[int, ...]:
 
 
 class KeyMatch:
-    """Finds a key among raw keys; they are decoded only where text has no bytes of its own."""
+    """Finds a key among raw keys; decodes them only if a text has no unique bytes."""
 
     def __init__(self, key: Key, store: StoreFormat, schemas: Schemas) -> None:
         self._key, self._store, self._schemas = key, store, schemas
         self._inner = key.raw if key.raw is not None else _bytes_of(key.text or "", store)
 
     def mask(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Which of these keys are it.
+        """Return which of these keys match.
 
         Raises:
-            KStreamsAssetsError: The text is no key of the store's type.
+            KStreamsAssetsError: The text is not a valid key of this store.
         """
         columns = {"key": keys}
         if self._inner is None:
@@ -94,7 +94,7 @@ class KeyMatch:
 
 
 def _bytes_of(text: str, store: StoreFormat) -> bytes | None:
-    """The bytes that a text is written as; None where several may stand for it."""
+    """Return the bytes of a text; None if several byte sequences can encode it."""
     encoding = store.key.encoding
     if store.kind not in _PLAIN_KINDS:
         return None
@@ -107,21 +107,21 @@ def _bytes_of(text: str, store: StoreFormat) -> bytes | None:
 
 
 def bytes_filter(raw: bytes, kind: StoreKind, *, whole_too: bool = True) -> ds.Expression:
-    """Rows whose key begins with these bytes, or with `whole_too` also consists of them."""
+    """Filter rows whose inner key is these bytes; with `whole_too` also the whole key."""
     whole = pc.field("key") == pa.scalar(raw, pa.binary())
     behind = _PARTS_IN_KEY.get(kind)
     if behind is None:
         return whole
-    begin = pc.binary_slice(  # pyright: ignore[reportAttributeAccessIssue]
+    start = pc.binary_slice(  # pyright: ignore[reportAttributeAccessIssue]
         pc.field("key"), 0, len(raw)
     )
     length = pc.binary_length(pc.field("key"))  # pyright: ignore[reportAttributeAccessIssue]
-    inner = (begin == pa.scalar(raw, pa.binary())) & (length == len(raw) + behind)
+    inner = (start == pa.scalar(raw, pa.binary())) & (length == len(raw) + behind)
     return whole | inner if whole_too else inner
 
 
 def text_filter(kind: pa.DataType, text: str) -> ds.Expression:
-    """Rows whose decoded key, of this type, is what a text says."""
+    """Filter rows whose decoded key, of this type, equals a text."""
     if pa.types.is_struct(kind):
         return _same_fields(("decoded_key",), kind, _json_object(text))
     return pc.field("decoded_key") == _scalar(text, kind)
@@ -139,7 +139,7 @@ def _scalar(text: str, kind: pa.DataType) -> pa.Scalar:
 def _not_a_key(text: str, expected: str) -> KStreamsAssetsError:
     return KStreamsAssetsError(
         f"{text!r} is not a key of this store.",
-        remedy=f"Give {expected}; or the raw bytes with --key-hex.",
+        remedy=f"Give {expected}, or the raw bytes with --key-hex.",
     )
 
 
@@ -149,15 +149,15 @@ def _json_object(text: str) -> dict[str, Any]:
     except json.JSONDecodeError:
         found = None
     if not isinstance(found, dict) or not found:
-        expected = 'an object such as {"id": 7}: the store\'s keys are structures'
+        expected = 'a JSON object such as {"id": 7}, because keys of the store are structures'
         raise _not_a_key(text, expected)
     return found
 
 
-def _same_fields(path: tuple[str, ...], kind: pa.DataType, wanted: dict[str, Any]) -> ds.Expression:
-    """Rows whose structure has these fields; others may have any value."""
+def _same_fields(path: tuple[str, ...], kind: pa.DataType, given: dict[str, Any]) -> ds.Expression:
+    """Filter rows whose structure has these fields; other fields can have any value."""
     where: ds.Expression | None = None
-    for name, value in wanted.items():
+    for name, value in given.items():
         index = kind.get_field_index(name)
         if index < 0:
             fields = ", ".join(field.name for field in kind)

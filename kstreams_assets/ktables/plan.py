@@ -1,4 +1,4 @@
-"""Snapshots to make, and the work that Spark is given for each."""
+"""Plan of snapshots, and the work of Spark for each of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from spark_resources.work import Renumbering, SnapshotWork
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """One snapshot to make: the state of a store at the point that closes a window."""
+    """A snapshot to create: the state of a store at the point that closes a window."""
 
     window: Window
     state: StoreState
 
     def promised(self, application_id: str) -> Snapshot:
-        """The snapshot as far as it is known before it is made."""
+        """Return the snapshot with everything that is known before it is created."""
         state = self.state
         return Snapshot(
             application_id=application_id,
@@ -55,7 +55,7 @@ def work_of(
     saved_file: StorePath | None,
     saved_records: int = 0,
 ) -> SnapshotWork:
-    """The work of a plan, once its base is there and saved records are staged."""
+    """Return the work of a plan, after its base exists and saved records are staged."""
     state = plan.state
     whole: list[StorePath] = []
     cut: list[StorePath] = []
@@ -85,10 +85,10 @@ def work_of(
 def plan_snapshots(
     states: StoreStates, stores: Sequence[TableStore], windows: Sequence[Window]
 ) -> list[SnapshotPlan]:
-    """The snapshots of these windows, in order of time, each store's after the one before it.
+    """Plan the snapshots of these windows, oldest first; later ones build on earlier ones.
 
     Raises:
-        KStreamsAssetsError: A window, or one before it that is needed, is not backed up.
+        KStreamsAssetsError: A window, or an earlier necessary one, is not backed up.
     """
     ordered = sorted(set(windows))
     closing = {(s.store, w): _closing_point(states, s, w) for s in stores for w in ordered}
@@ -120,9 +120,9 @@ def _closing_point(states: StoreStates, store: TableStore, window: Window) -> st
 
 
 def _no_snapshot(store: TableStore, window: Window, reason: str) -> KStreamsAssetsError:
-    """The error for a window that, or one before it that is needed, is not backed up."""
+    """Return the error for a window that, or an earlier necessary one, is not backed up."""
     return KStreamsAssetsError(
-        f"There can be no snapshot of store {store.store} for window {window.key}:"
+        f"A snapshot of store {store.store} for window {window.key} is not possible:"
         f" {reason.rstrip('.')}.",
-        remedy="Back up the windows that are missing, then make the snapshot again.",
+        remedy="Back up the missing windows, then make the snapshot again.",
     )

@@ -1,4 +1,4 @@
-"""Makes one snapshot: plan, Spark job, row of the table of snapshots."""
+"""Creates snapshots: plan, Spark job, row in the table of snapshots."""
 
 import logging
 import time
@@ -28,14 +28,15 @@ from spark_resources.work import SnapshotWork, Spark
 
 _log = logging.getLogger(__name__)
 _FEW_PROBLEMS = 20
-"""How many of the rows with a problem are named."""
+"""Maximum number of listed rows with a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class KTableRun:
-    """One run over stores and windows of one application; knows no Dagster.
+    """A run over stores and windows of one application, independent of Dagster.
 
-    `schemas` are those of Avro and Protobuf records, by id. `log` takes lines on the progress.
+    `schemas` are the schemas of Avro and Protobuf records, by id. `log` is called with lines about
+    the progress.
     """
 
     application: StreamsApplication
@@ -47,17 +48,17 @@ class KTableRun:
     log: Callable[[str], None] = _log.info
 
     def execute(self, stores: Sequence[TableStore], windows: Sequence[Window]) -> list[Snapshot]:
-        """Make the snapshots of these windows, in order of time.
+        """Create the snapshots of these windows, oldest first, without a broker.
 
-        Each builds on the nearest earlier one that fits. A snapshot that is there is made again,
-        with the same rows. No broker is needed.
+        Each snapshot builds on the nearest usable earlier one. An existing snapshot is created
+        again, with the same rows.
 
         Raises:
-            KStreamsAssetsError: A window that is needed is not backed up; nothing was made.
-            KStreamsAssetsError: A table has columns of other types than are declared now.
-            StoredDataError: Files of the backups or of an earlier snapshot were changed.
-            KStreamsAssetsError: Spark failed; snapshots that were made before it stay.
-            WarehouseLockedError: Another run holds the application's lock.
+            KStreamsAssetsError: A necessary window is not backed up, and nothing was created. Or a
+                table has columns of other types than declared. Or Spark failed; snapshots created
+                before are kept.
+            StoredDataError: Files of the backups or of an earlier snapshot changed.
+            WarehouseLockedError: Another run holds the lock of the application.
             NewerLayoutError: A newer release wrote the warehouse; nothing was changed.
         """
         repo = Repository.of(self.warehouse, self.application.application_id)
@@ -72,7 +73,7 @@ class KTableRun:
             return _Execution(self, lock, states).make(plans)
 
     def _sweep(self, stores: Sequence[TableStore], lock: LockHandle) -> None:
-        """No earlier writer commits to the tables of stores any more, and leftovers go."""
+        """Fence earlier writers of the tables, and delete their uncommitted files."""
         name = self.application.application_id
         tables = [self.warehouse.ktable(name, store.store) for store in stores]
         for path, table in [(path, open_table(path, to_write=True)) for path in tables]:
@@ -81,7 +82,7 @@ class KTableRun:
 
 @dataclass(frozen=True, slots=True)
 class _Execution:
-    """The snapshots of one run, one after the other."""
+    """Creates the snapshots of a run, one after the other."""
 
     run: KTableRun
     lock: LockHandle
@@ -101,7 +102,7 @@ class _Execution:
         return list(made.values())
 
     def _make(self, plan: SnapshotPlan, base: Snapshot | None) -> Snapshot:
-        began = time.monotonic()
+        started = time.monotonic()
         name = self.run.application.application_id
         self.states.require_unchanged(plan.state)
         rows = self.states.saved(plan.state.point, plan.state.partitions)
@@ -117,7 +118,7 @@ class _Execution:
             problem_rows=sum(file.about["problem_rows"] for file in made.files),
             problems=made.problems(),
             delta_version=made.delta_version,
-            took_ms=round(1000 * (time.monotonic() - began)),
+            took_ms=round(1000 * (time.monotonic() - started)),
             run_id=self.run.run_id,
             written=tuple(file.written for file in made.files),
         )
@@ -126,7 +127,7 @@ class _Execution:
         return self.run.warehouse.ktable(self.run.application.application_id, store)
 
     def _base_files(self, base: Snapshot | None) -> list[StorePath]:
-        """Those of now: the base may have been made in this run."""
+        """Return the present files of the base, which this run may have created."""
         if base is None:
             return []
         snapshots = StoredSnapshots(Repository.of(self.run.warehouse, base.application_id))
@@ -134,7 +135,7 @@ class _Execution:
         return [file.path for file in snapshots.files(base)]
 
     def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> "_Made":
-        """Write the files, look, and put them in place of what the table holds for the window."""
+        """Write and check the files, then replace the rows of the window in the table."""
         from spark_resources.failures import again_with_new_keys
 
         run, name = self.run, self.run.application.application_id
@@ -146,12 +147,12 @@ class _Execution:
         except SparkJobError as error:
             raise KStreamsAssetsError(
                 f"The snapshot of store {plan.state.store.store} for window {plan.window.key}"
-                f" could not be made: {error.problem.rstrip('.')}.",
+                f" could not be created: {error.problem.rstrip('.')}.",
                 remedy="The table was not changed. Check the log of the run, fix the cause and try"
                 " again.",
             ) from error
-        # Opened only now: what others did to the table during the write (VACUUM, properties) stays,
-        # and a later holder of the lock is seen.
+        # Open the table only now, to keep changes made during the write (VACUUM, properties) and to
+        # notice a later holder of the lock.
         table = prepare_table(path, written.columns)
         version = commit(
             path,
@@ -170,7 +171,7 @@ class _Execution:
         return _Made(written.files, version, written.stream_times)
 
     def _files(self, path: StorePath, work: SnapshotWork) -> "_Files":
-        """Write the files of a snapshot, and compare them with what the tasks report."""
+        """Write the files of a snapshot and compare them with the reports of the tasks."""
         from spark_resources.ktable_job import snapshot_rows
 
         run = self.run
@@ -198,14 +199,14 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A snapshot as it was written."""
+    """A written snapshot."""
 
     files: Sequence[NewFile]
     delta_version: int
     stream_times: Mapping[int, int]
 
     def filled(self, part: SnapshotPartition) -> SnapshotPartition:
-        """The partition with its rows; the bytes of a file are shared out by rows."""
+        """Add rows and bytes to a partition; the bytes of a file are divided by rows."""
         number = str(part.partition)
         rows = [file.about["rows"].get(number, 0) for file in self.files]
         sizes = [
@@ -220,7 +221,7 @@ class _Made:
         )
 
     def problems(self) -> tuple[RowProblem, ...]:
-        """The first rows with a problem."""
+        """Return the first rows with a problem."""
         found = sorted(tuple(row) for file in self.files for row in file.about["problems"])
         return tuple(RowProblem(*row) for row in found[:_FEW_PROBLEMS])
 
@@ -243,11 +244,10 @@ def make_snapshots(
     run_id: str,
     log: Callable[[str], None] = _log.info,
 ) -> list[Snapshot]:
-    """Make the snapshots of these windows, of all stores or those named; see `KTableRun.execute`.
+    """Create the snapshots of these windows, of all or selected stores; see `KTableRun.execute`.
 
     Raises:
-        KStreamsAssetsError: A store is named of which no table is made.
-        KStreamsAssetsError: As `KTableRun.execute`.
+        KStreamsAssetsError: A selected store has no table, or as for `KTableRun.execute`.
     """
     known = table_stores(settings)
     names = [store.store for store in known]
@@ -256,7 +256,7 @@ def make_snapshots(
     chosen = [store for store in known if stores is None or store.store in stores]
     schemas: Mapping[int, RegisteredSchema] = {}
     if any(store.format.needs_registry for store in chosen):
-        # What is stored suffices as a rule; a registry that is down must not keep tables away.
+        # Stored schemas are usually sufficient, so that a registry outage does not prevent tables.
         stored = Repository.open(settings).schemas
         stored.try_to_save(settings.registry)
         schemas = stored.all()

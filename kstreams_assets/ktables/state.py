@@ -1,7 +1,7 @@
-"""One key of a store at a point or an instant, and its history. No broker, no JVM.
+"""The value of a key in a store at a point or a time, and its history. No broker, no JVM.
 
-At the point of a snapshot the snapshot answers. At any other covered point the state is made of the
-last snapshot below it, if there is one, and the records above that.
+At the point of a snapshot, the snapshot is read. At another covered point, the state is computed
+from the last snapshot before it, if one exists, and from the records after that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,15 +37,15 @@ _HEADERS = "headers"
 _ASIDE = frozenset({*_PLAIN, *_DECODED, "window", _HEADERS})
 _FEW = 3
 _FIRST_POINTS = 4
-"""So many points are looked at first; then ever more at a time."""
+"""Number of points in the first batch; each further batch is larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """What a store held of a key at a recovery point; no rows: it did not hold it.
+    """The rows of a key in a store at a recovery point; empty if the store did not contain it.
 
-    `window` is that of the snapshot that it was read from; None where it was made of records.
-    `base_window` is that of the snapshot that was built on, None without any.
+    `window` is that of the snapshot with the rows; None if they were computed from records.
+    `base_window` is that of the base snapshot, None without one.
     """
 
     point_id: str
@@ -58,7 +58,7 @@ class KeyState:
 
     @classmethod
     def of(cls, place: "Place", rows: tuple[StateRow, ...]) -> "KeyState":
-        """These rows of a snapshot or of a state."""
+        """Combine rows with their snapshot or state."""
         if isinstance(place, Snapshot):
             window, base_window = place.window.key, place.base_window
             point_id, taken_at_ms = place.point_id, place.taken_at_ms
@@ -69,12 +69,12 @@ class KeyState:
 
     @property
     def place(self) -> str:
-        """The window, or the recovery point."""
+        """The window, or the id of the recovery point."""
         return self.window or self.point_id
 
 
 Place = Snapshot | StoreState
-"""Where a state is read: from a snapshot, or from a base and records."""
+"""Source of a state: a snapshot, or a base with records."""
 
 
 def state_at(
@@ -85,16 +85,16 @@ def state_at(
     *,
     point_id: str | None = None,
 ) -> KeyState:
-    """The rows of a key at a recovery point, or at the newest one that was complete at a time.
+    """Return the rows of a key at a recovery point, or at the newest point complete at a time.
 
-    With neither in the newest snapshot, without any at the newest covered point.
+    Without both, the newest snapshot is read; without a snapshot, the newest covered point.
 
     Raises:
-        KStreamsAssetsError: There is no such store with a table, no such point, no snapshot or
-            covered point that is that old; the text is no key of the store's type, or the store did
-            not hold it then.
-        StateNotCoveredError: The point is not covered by the backups.
-        StoredDataError: Files of the snapshot or of backups are not those that were written.
+        KStreamsAssetsError: The store has no table, the point does not exist, no snapshot or
+            covered point is old enough, the text is not a valid key of the store, or the store did
+            not contain the key.
+        StateNotCoveredError: The backups do not cover the point.
+        StoredDataError: Files of the snapshot or of the backups changed.
     """
     of_store = _Store(settings, store)
     place = of_store.newest(as_of_ms) if point_id is None else of_store.at(point_id)
@@ -108,12 +108,12 @@ def state_at(
 def history_of(
     settings: ApplicationSettings, store: str, key: Key, as_of_ms: int | None = None
 ) -> list[KeyState]:
-    """The snapshots in which a key is not as in the one before, oldest first.
+    """Return the snapshots in which a key differs from the previous snapshot, oldest first.
 
-    A state without rows says that the key was gone.
+    A state without rows means that the key was deleted.
 
     Raises:
-        KStreamsAssetsError: As for `state_at`; the key is not there when no snapshot ever held it.
+        KStreamsAssetsError: As for `state_at`, and if no snapshot contains the key.
     """
     of_store = _Store(settings, store)
     snapshots = of_store.snapshots(as_of_ms)
@@ -124,7 +124,7 @@ def history_of(
     point: str | None = None
     for snapshot in snapshots:
         if snapshot.point_id == point:
-            continue  # a window without a point of its own is as the one before
+            continue  # a window without its own point equals the previous one
         point = snapshot.point_id
         rows = of_store.reader(snapshot).of(key)
         if rows != before:
@@ -160,7 +160,7 @@ class _Store:
         self._stored = StoredSnapshots(Repository.open(settings), stores=[store])
 
     def at(self, point_id: str) -> Place:
-        """The snapshot at a point, or the state that is made of records."""
+        """Return the snapshot at a point, or the state computed from records."""
         snapshots = [one for one in self._stored.all if one.point_id == point_id]
         if snapshots:
             return snapshots[-1]
@@ -170,9 +170,9 @@ class _Store:
         raise no_point(application_id, point_id)
 
     def newest(self, as_of_ms: int | None) -> Place:
-        """The newest snapshot or covered point that was complete at a time.
+        """Return the newest snapshot or covered point that was complete at a time.
 
-        Without a time points only count where there is no snapshot.
+        Without a time, points count only if there is no snapshot.
         """
         snapshots = self.snapshots(as_of_ms)
         if as_of_ms is None and snapshots:
@@ -185,34 +185,34 @@ class _Store:
         return place
 
     def snapshots(self, as_of_ms: int | None) -> list[Snapshot]:
-        """Those whose point was complete at a time, oldest first."""
+        """Return the snapshots whose point was complete at a time, oldest first."""
         if as_of_ms is None:
-            return self._stored.all  # edges of windows never go back, clocks may
-        # Of a point that was thinned out since, only the beginning is known.
+            return self._stored.all  # edges of windows are monotonic, clocks may not be
+        # Only the start time of an expired point is known.
         ended = {one.id: one.ended_at_ms for one in self._taken}
         return [s for s in self._stored.all if ended.get(s.point_id, s.taken_at_ms) <= as_of_ms]
 
     def nothing(self, as_of_ms: int | None) -> KStreamsAssetsError:
-        """That there is neither a snapshot nor a covered point, or that there is no such store."""
+        """Return the error for a store without snapshot and covered point, or an unknown store."""
         snapshots, application_id = self._stored.all, self._settings.application_id
         if not snapshots:
             require_store(self._settings, self._name)
         until = "" if as_of_ms is None else f" as of {iso_time(as_of_ms)} or earlier"
-        there = "there is none at all"
+        there = ""
         if snapshots:
             oldest, taken_at = snapshots[0].window.key, iso_time(snapshots[0].taken_at_ms)
-            there = f"the oldest of {len(snapshots)} is that of window {oldest} ({taken_at})"
+            there = f" The oldest of {len(snapshots)} is that of window {oldest} ({taken_at})."
         then = "" if as_of_ms is None else " that was complete then"
         return KStreamsAssetsError(
-            f"Store {self._name!r} of {application_id} has no snapshot{until}: {there}. No recovery"
-            f" point{then} is covered by backups, either.",
-            remedy="Give a later time, or back up the windows that are due. Snapshots are made of"
-            " windows that are backed up: kstreams-assets ktables make --app defs.yaml --store"
+            f"Store {self._name!r} of {application_id} has no snapshot{until}.{there} Backups do"
+            f" not cover any recovery point{then}.",
+            remedy="Give a later time, or back up the due windows. To create a snapshot of a"
+            " backed-up window, run kstreams-assets ktables make --app defs.yaml --store"
             f" {self._name} --window WINDOW (kstreams-assets windows lists them).",
         )
 
     def reader(self, place: Place) -> "KeyRows | _SnapshotRows":
-        """What reads rows of a place; its files are compared with their digests first."""
+        """Return a reader of the rows of a place, after a check of its files."""
         if isinstance(place, Snapshot):
             kind = format_of(self._name, self._settings.store_formats).kind
             return _SnapshotRows(self._stored, place, kind)
@@ -223,7 +223,7 @@ class _Store:
         return KeyRows(self._states, place, schemas)
 
     def _newest_covered(self, points: Sequence[PointInstant]) -> StoreState | None:
-        """The state at the newest of these points that backups cover, and that knows the store."""
+        """Return the state at the newest of these points that is covered and has the store."""
         if self._store_now is None:
             return None
         left, size = [one.id for one in points], _FIRST_POINTS
@@ -237,7 +237,7 @@ class _Store:
 
     @cached_property
     def _taken(self) -> Sequence[PointInstant]:
-        """All points in the order in which they were taken."""
+        """All points, oldest first."""
         return self._points.bounds().taken
 
     @cached_property
@@ -247,10 +247,10 @@ class _Store:
 
     @property
     def _store(self) -> TableStore:
-        """The store as it is declared now.
+        """The store with its present declaration.
 
         Raises:
-            KStreamsAssetsError: There is none of which tables can be made.
+            KStreamsAssetsError: The store does not exist or cannot have a table.
         """
         if self._store_now is None:
             require_store(self._settings, self._name)
@@ -267,7 +267,7 @@ class _Store:
 
 
 def _after(points: Sequence[PointInstant], snapshot: Snapshot | None) -> list[PointInstant]:
-    """The points that were taken after that of a snapshot."""
+    """Return the points after that of a snapshot."""
     if snapshot is None:
         return [*points]
     ids = [one.id for one in points]
@@ -277,13 +277,13 @@ def _after(points: Sequence[PointInstant], snapshot: Snapshot | None) -> list[Po
 
 
 class _SnapshotRows:
-    """The rows of a snapshot; each file is read by itself, whatever its columns."""
+    """The rows of a snapshot; each file is read separately, because columns can differ."""
 
     def __init__(self, stored: StoredSnapshots, snapshot: Snapshot, kind: StoreKind) -> None:
         self._stored, self._snapshot, self._kind = stored, snapshot, kind
 
     def of(self, key: Key) -> tuple[StateRow, ...]:
-        """The rows of a key, in order of window, session or validity."""
+        """Return the rows of a key, sorted by window, session or validity."""
         found: list[StateRow] = []
         for file in self._files():
             with storage_failures(file):
@@ -298,7 +298,7 @@ class _SnapshotRows:
         return in_order(found)
 
     def some_keys(self) -> list[str]:
-        """A few keys as they are written in `--key`."""
+        """Return a few keys in the form of `--key`."""
         found: list[str] = []
         for file in self._files():
             with storage_failures(file):
@@ -324,13 +324,13 @@ def _dataset(file: StorePath, schema: pa.Schema | None = None) -> ds.Dataset:
 
 
 def _checked() -> ds.ParquetFileFormat:
-    """Compares the checksums of pages."""
+    """Return a format that verifies the checksums of pages."""
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     return ds.ParquetFileFormat(default_fragment_scan_options=options)
 
 
 def written_fields(path: StorePath) -> list[pa.Field]:
-    """The columns of a KTable as they are now; none while nobody has written it."""
+    """Return the present columns of a KTable; empty before the first write."""
     table = open_table(path)
     return [] if table is None else list(pa.schema(table.schema().to_arrow()))
 

@@ -10,7 +10,7 @@ from kstreams_assets.app.store_columns import KEY_PARTS, POSITION, RAW, decoded_
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.checks import KTABLE_CHECKS, judge_all
+from kstreams_assets.ktables.checks import KTABLE_CHECKS, evaluate_all
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.ktables.state import written_fields
 from kstreams_assets.ktables.stores import table_stores
@@ -279,7 +279,7 @@ def _events(
     stores: Mapping[str, TableStore],
     snapshots: Sequence[Snapshot],
 ) -> Iterator[_Event]:
-    verdicts = judge_all(settings, snapshots)
+    verdicts = evaluate_all(settings, snapshots)
     by_store: dict[str, list[Snapshot]] = {}
     for snapshot in snapshots:
         by_store.setdefault(snapshot.store, []).append(snapshot)

@@ -165,7 +165,7 @@ def test_a_value_that_does_not_decode(program: Program, app_file: Path) -> None:
             "Exactly one of --key and --key-hex",
         ),
         (["--store", "totals", "--key-hex", "6"], "--key-hex is '6'."),
-        (["--store", "total", "--key", "a"], "shop has no store 'total' (near: totals)."),
+        (["--store", "total", "--key", "a"], "shop has no store 'total' (similar: totals)."),
         (["--store", "totals", "--key", "z"], "Store 'totals' holds no key z in window"),
         (
             ["--store", "totals", "--key", "a", "--as-of", "2026-10-19T00:00:00Z"],
@@ -235,8 +235,8 @@ def test_as_of_without_a_snapshot(program: Program, followed: Path) -> None:
             "--point cannot be combined with",
         ),
         (["--point", "point-0000", "--history"], "--point cannot be combined with"),
-        (["--as-of", "1969-01-01T00:00:00Z"], "No recovery point that was complete then"),
-        (["--history"], "has no snapshot: there is none at all"),
+        (["--as-of", "1969-01-01T00:00:00Z"], "not cover any recovery point that was complete then"),
+        (["--history"], "has no snapshot. Backups do not cover any recovery point"),
     ],
 )
 def test_points_that_give_no_state(

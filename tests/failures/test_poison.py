@@ -12,7 +12,7 @@ from examples.fraud_detector.application import EXAMPLE, RISK_SCORES, TRANSACTIO
 from examples.fraud_detector.transactions import TransactionGenerator
 from examples.streams.application import ExampleApplication
 from kstreams_assets.errors import ProcessError
-from kstreams_assets.ktables.checks import judge_snapshot
+from kstreams_assets.ktables.checks import evaluate_snapshot
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.model.point import Guarantee
 from spark_resources.resource import SparkSessionResource
@@ -95,7 +95,7 @@ def test_a_record_that_cannot_be_deserialised_kills(
     ktables = {
         verdict.check: f"red: {verdict.subject}"
         for snapshot in snapshots
-        for verdict in judge_snapshot(snapshot, Guarantee.EXACT)
+        for verdict in evaluate_snapshot(snapshot, Guarantee.EXACT)
         if not verdict.passed
     }
     target = stage.settings.connection

@@ -139,7 +139,9 @@ class TestStateAt:
         assert "kstreams-assets ktables make" in text
 
     def test_none_at_all(self, shop: ApplicationSettings) -> None:
-        with pytest.raises(KStreamsAssetsError, match="has no snapshot: there is none at all"):
+        with pytest.raises(
+            KStreamsAssetsError, match="has no snapshot. Backups do not cover any recovery point"
+        ):
             state_at(shop, "sessions", Key("a"))
 
     def test_a_key_that_is_not_there(self, shop: ApplicationSettings) -> None:
@@ -149,7 +151,10 @@ class TestStateAt:
     @pytest.mark.parametrize(
         ("name", "text"),
         [
-            ("total", r"has no store 'total' \(near: totals\)\. Its stores are: cache, sessions"),
+            (
+                "total",
+                r"has no store 'total' \(similar: totals\)\. Its stores are: cache, sessions",
+            ),
             ("cache", "it has no changelog"),
         ],
     )
@@ -231,7 +236,7 @@ def test_keys_of_every_type_as_text(
     ("kind", "text", "message"),
     [
         (pa.int64(), "seven", "'seven' is not a key of this store. Give a number"),
-        (pa.struct([("a", pa.int64())]), "7", "Give an object such as"),
+        (pa.struct([("a", pa.int64())]), "7", "Give a JSON object such as"),
         (pa.struct([("a", pa.int64())]), '{"b": 7}', "one of the fields a"),
     ],
 )

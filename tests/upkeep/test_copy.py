@@ -355,7 +355,7 @@ class TestDamage:
         before = _seen(to, stock)
         shutil.rmtree(root)
         kept.rename(root)
-        with pytest.raises(WarehouseError, match="put back"):
+        with pytest.raises(WarehouseError, match="replaced by an older one"):
             CopyJob(stock.warehouse, to).run()
         assert _seen(to, stock) == before
 

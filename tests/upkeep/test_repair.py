@@ -234,5 +234,5 @@ def test_a_snapshot(
     if from_copy:
         assert bad.read_bytes() == good
     else:
-        assert "made again" in str(done)
+        assert "created again" in str(done)
     assert _look(settings).damages == ()
