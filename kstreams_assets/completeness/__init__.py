@@ -1,1 +1,1 @@
-"""Rules by which the business knows that nothing is lost, evaluated on backups and restores."""
+"""Business rules that detect lost records, evaluated on backups and restores."""

@@ -1,12 +1,17 @@
-"""What a cluster holds of an application now, as views of rules; reads its records once."""
+"""Records of an application on a cluster, as views for rules; they are read once."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kstreams_assets.app.model import TopicRoles
-from kstreams_assets.completeness.content import Moment, Part, ViewPart, in_flight_from, wanted
-from kstreams_assets.completeness.planner import KEPT_BYTES, MomentPlanner
-from kstreams_assets.completeness.runnable import Standing
+from kstreams_assets.completeness.content import (
+    EvaluationPoint,
+    Part,
+    ViewPart,
+    in_flight_from,
+)
+from kstreams_assets.completeness.planner import KEPT_BYTES, PointPlanner
+from kstreams_assets.completeness.runnable import Verifiability
 from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.model.groups import GroupOffset
@@ -23,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class ClusterContents:
-    """What there is on a cluster: the rows of views, and what they are worth; as `MomentPlanner`.
+    """The rows of views on a cluster, and their verifiability; like `PointPlanner`.
 
-    `topics` are looked at, `backup` is the recovery point that was restored, where it is known.
-    Records are read once, when the first view asks for them, into files of `staging`.
+    `topics` are the topics to read. `backup` is the restored recovery point, if it is known. The
+    first view reads the records of all topics into files of `staging`.
     """
 
     def __init__(
@@ -38,30 +43,30 @@ class ClusterContents:
         committed: Mapping[TopicPartitionId, int],
         point_id: str,
         topics: Mapping[str, TopicRoles],
-        backup: MomentPlanner | None,
+        backup: PointPlanner | None,
         spark: Spark,
         staging: Staging,
     ) -> None:
         self._settings, self._cluster, self._names = settings, cluster, names
         self._backup, self._spark, self._staging = backup, spark, staging
         self._read: Mapping[str, TopicFiles] | KafkaError | RuntimeError | None = None
-        self.moment = Moment(self._as_point(point_id, committed, topics))
+        self.evaluation_point = EvaluationPoint(self._as_point(point_id, committed, topics))
 
     def content(self, asked: ViewPart) -> LoggedRows:
-        """The rows of a view.
+        """Return the rows of a view.
 
         Raises:
             KafkaError, SparkJobError: The topics cannot be read.
         """
         view = asked.view
-        parts = wanted(view, self.moment, Part.ALL)
+        parts = partitions_of_view(view, self.evaluation_point, Part.ALL)
         source = self._source(self._names.get(view.topic, view.topic))
         return LoggedRows(
             format=view.format,
             is_store=view.kind is ViewKind.STORE,
             source=source,
             ranges={one.cut.partition: one.ranges for one in parts},
-            in_flight_from=in_flight_from(view, self.moment),
+            in_flight_from=in_flight_from(view, self.evaluation_point),
             records=source.records,
         )
 
@@ -74,11 +79,11 @@ class ClusterContents:
         return LogSource(topic, root, files.files, files.records, is_whole)
 
     def _files(self) -> "Mapping[str, TopicFiles]":
-        """The records of all topics; a cluster that could not be read is not asked again."""
+        """Read the records of all topics once; a failure is raised again without another read."""
         if self._read is None:
             try:
                 self._read = self._read_all()
-            except (KafkaError, RuntimeError) as error:  # RuntimeError: that of a Spark job
+            except (KafkaError, RuntimeError) as error:  # RuntimeError: raised by a Spark job
                 self._read = error
         if isinstance(self._read, Exception):
             raise self._read
@@ -87,17 +92,17 @@ class ClusterContents:
     def _read_all(self) -> "Mapping[str, TopicFiles]":
         from spark_resources.cluster_source import read_topics
 
-        stretches = [
+        ranges = [
             ReadRange(
                 TopicPartitionId(self._names.get(cut.topic, cut.topic), cut.partition),
                 cut.log_start,
                 cut.end,
             )
-            for cut in self.moment.point.partitions
+            for cut in self.evaluation_point.point.partitions
             if cut.log_start < cut.end
         ]
         return read_topics(
-            stretches,
+            ranges,
             self._staging.folder(),
             connection=self._cluster.connection,
             settings=self._settings,
@@ -106,35 +111,35 @@ class ClusterContents:
         )
 
     def scrub(self, text: str) -> str:
-        """A text without secrets of the connection."""
+        """Remove secrets of the connection from a text."""
         return self._cluster.connection.scrub(text)
 
-    def standings(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
-        """What stands against judging each of some rules, given the views of each."""
+    def verifiability_of(self, views: Sequence[Sequence[ViewPart]]) -> list[Verifiability]:
+        """Return the verifiability of each rule, given the views of each."""
         tails = [[text for one in of_rule for text in self._tails(one.view)] for of_rule in views]
         if self._backup is None:
-            return [Standing(incomplete=few(texts, by="; ")) for texts in tails]
-        return self._backup.standings_of_restored(views, tails)
+            return [Verifiability(incomplete=few(texts, by="; ")) for texts in tails]
+        return self._backup.verifiability_of_restored(views, tails)
 
-    def lacking_snapshots(self, views: Sequence[ViewPart]) -> list[str]:
-        """None: stores come from their changelogs."""
+    def missing_snapshots(self, views: Sequence[ViewPart]) -> list[str]:
+        """Return an empty list: stores are read from their changelogs."""
         return []
 
     def compacted(self, views: Sequence[ViewPart]) -> str:
-        """Topics among these that lack records which compaction removed before the backup."""
+        """Describe topics of which compaction removed records before the backup."""
         return "" if self._backup is None else self._backup.compacted(views)
 
     def _tails(self, view: View) -> list[str]:
-        """Inputs of which only what the application had not yet taken in was restored."""
+        """Return inputs of which only unprocessed records were restored."""
         if view.kind is ViewKind.STORE or view.is_transient or view.is_read_and_written:
             return []
         if not view.roles.is_input or self._backup is None:
             return []
-        point = self._backup.moment.point
-        taken_in, here = point.group, self.moment.point.group
+        point = self._backup.evaluation_point.point
+        taken_in, here = point.group, self.evaluation_point.point.group
         return [
             f"of {cut.id} only the tail is on the cluster"
-            for cut in self.moment.point.partitions
+            for cut in self.evaluation_point.point.partitions
             if cut.topic == view.topic
             and (source := point.cut(cut.id)) is not None
             and (taken_in.offset_in(cut) or 0) > source.log_start
@@ -147,7 +152,7 @@ class ClusterContents:
         committed: Mapping[TopicPartitionId, int],
         topics: Mapping[str, TopicRoles],
     ) -> RecoveryPoint:
-        """The cluster as it stands, under the names of the source."""
+        """Describe the present state of the cluster as a point, with topic names of the source."""
         there = self._cluster.metadata().topics
         source = {self._names.get(topic, topic): topic for topic in topics}
         partitions = [

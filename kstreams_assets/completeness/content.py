@@ -1,4 +1,4 @@
-"""Which rows the views of a rule hold: places in the warehouse or on a cluster. Pure."""
+"""Rows in the views of a rule, as ranges in the warehouse or on a cluster. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ from kstreams_assets.rules.view import BEFORE, View, ViewKind
 
 
 class Part(StrEnum):
-    """What of a topic or store a view holds.
+    """The part of a topic or store that a view contains.
 
-    `all`: everything at the point. `new`: of a topic only what the point of the window before did
-    not hold. `before`: the state, or what was in flight, at that point.
+    `all`: everything at the point. `new`: records of a topic after the point of the previous
+    window. `before`: the state, or the records in flight, at that previous point.
     """
 
     ALL = "all"
@@ -25,7 +25,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ViewPart:
-    """A view as one evaluation needs it; `of_snapshot`: a store from its KTable snapshot."""
+    """A view for one evaluation; `of_snapshot`: the store is read from its KTable snapshot."""
 
     view: View
     part: Part
@@ -33,20 +33,20 @@ class ViewPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What rules are evaluated at: a recovery point, and the point of the window before it."""
+class EvaluationPoint:
+    """A recovery point at which rules are evaluated, and the point of the previous window."""
 
     point: RecoveryPoint
     before: RecoveryPoint | None = None
     window: str | None = None
 
     def at(self, part: Part) -> RecoveryPoint | None:
-        """The point that a part of a view is taken from."""
+        """Return the point of a part of a view."""
         return self.before if part is Part.BEFORE else self.point
 
 
 def part_of(name: str, view: View, *, by_window: bool) -> Part:
-    """What a view of this name holds; `by_window`: the rule is about what is new."""
+    """Return the part in a view with this name; `by_window`: the rule covers new records only."""
     if name.endswith(BEFORE):
         return Part.BEFORE
     if not by_window or view.kind is ViewKind.STORE or view.is_transient:
@@ -54,31 +54,33 @@ def part_of(name: str, view: View, *, by_window: bool) -> Part:
     return Part.NEW
 
 
-def wanted(view: View, moment: Moment, part: Part) -> tuple[WantedPartition, ...]:
-    """Which offsets of which partitions a view holds; those that the point knows.
+def partitions_of_view(
+    view: View, evaluation_point: EvaluationPoint, part: Part
+) -> tuple[WantedPartition, ...]:
+    """Return the partitions and offset ranges of a view, as far as the point contains them.
 
-    Of inputs that is what lies below the committed offsets. What was backed up counts from offset 0
-    on, though the log may have begun later at the point.
+    Inputs contain the records below the committed offsets. Backed-up records count from offset 0,
+    even if the log started later at the point.
     """
     if part is Part.BEFORE:
-        if moment.before is None:
+        if evaluation_point.before is None:
             return ()
-        return _partitions(view, moment.before, before=True)
-    now = _partitions(view, moment.point)
-    if part is Part.ALL or moment.before is None:
+        return _partitions(view, evaluation_point.before, before=True)
+    now = _partitions(view, evaluation_point.point)
+    if part is Part.ALL or evaluation_point.before is None:
         return now
-    then = {one.cut.id: one for one in _partitions(view, moment.before)}
+    then = {one.cut.id: one for one in _partitions(view, evaluation_point.before)}
     return tuple(_without(one, then.get(one.cut.id)) for one in now)
 
 
-def in_flight_from(view: View, moment: Moment) -> Mapping[int, int]:
-    """From which offset on records are in flight at the point, by partition."""
-    cuts = [cut for cut in moment.point.partitions if cut.topic == view.topic]
+def in_flight_from(view: View, evaluation_point: EvaluationPoint) -> Mapping[int, int]:
+    """Return the offset of the first record in flight at the point, by partition."""
+    cuts = [cut for cut in evaluation_point.point.partitions if cut.topic == view.topic]
     if view.is_transient:
         return {cut.partition: 0 for cut in cuts}
     if view.kind is ViewKind.STORE or not view.is_read_and_written:
         return {}
-    return {cut.partition: moment.point.group.offset_in(cut) or 0 for cut in cuts}
+    return {cut.partition: evaluation_point.point.group.offset_in(cut) or 0 for cut in cuts}
 
 
 def _partitions(

@@ -1,6 +1,6 @@
-"""Evaluates the completeness rules of an application as it is configured.
+"""Evaluation of the completeness rules of an application.
 
-Rules see what belongs to a recovery point, so records in flight are no violation.
+Rules read the records of a recovery point, so that records in flight do not violate them.
 """
 
 import logging
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from kstreams_assets.app.rules import Place, Scope
 from kstreams_assets.closing import Closing
-from kstreams_assets.completeness.content import Moment, ViewPart
-from kstreams_assets.completeness.planner import ContentPlanner, MomentPlanner
+from kstreams_assets.completeness.content import EvaluationPoint, ViewPart
+from kstreams_assets.completeness.planner import ContentPlanner, PointPlanner
 from kstreams_assets.completeness.runnable import (
-    Judged,
+    RuleOutcome,
     Runnable,
-    Standing,
+    Verifiability,
     not_verifiable,
     runnables_of,
 )
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _AT_WINDOWS = (Place.BACKUP, Place.KTABLES)
 _WITHOUT_WINDOWS = not_verifiable(
-    "It is about what is new since the window before, and a restored cluster has no windows."
-    " Evaluate it at the window of the backup, or leave restore out of its on."
+    "The rule covers records since the previous window, but a restored cluster has no windows."
+    " Evaluate it at a window of the backup, or remove restore from its option on."
 )
 
 
 class Evaluator(Closing):
-    """Evaluates at any number of points and windows; reads ledger and small topics only once.
+    """Evaluates rules at points and windows; reads ledger and small topics only once.
 
-    Backups that are made later do not show in it. Results are stored in `completeness_results`.
-    `log` takes lines on the progress. Everywhere `rules` are names, of a recomputed store
-    `recompute_<store>`; rules that are not declared for the place are left out.
+    Later backups are not visible to it. Results are stored in `completeness_results`.
+    `log` is called with lines about the progress. `rules` are names of rules, or
+    `recompute_<store>` for a recomputed store; rules not declared for the place are skipped.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class Evaluator(Closing):
     ) -> list[RuleResult]:
         """Evaluate rules at the recovery point that ends a window.
 
-        Stores come from their KTable snapshots where a rule finds all of them, else from their
-        changelogs; `place` forces one. A window that is not backed up makes every rule not
+        Stores are read from their KTable snapshots if all of them exist, otherwise from their
+        changelogs; `place` selects one of both. If the window is not backed up, no rule is
         verifiable.
 
         Raises:
-            ConfigurationError: There is no rule of a name.
+            ConfigurationError: A rule does not exist.
             NewerLayoutError: A newer release wrote the warehouse.
         """
-        wanted = runnables_of(self._settings, rules)
-        moment = self._planner.moments.of_window(window)
-        if moment is not None:
-            return self._at(moment, wanted, place)
+        selected = runnables_of(self._settings, rules)
+        evaluation_point = self._planner.points.of_window(window)
+        if evaluation_point is not None:
+            return self._at(evaluation_point, selected, place)
         found = not_verifiable(
             f"Window {window.key} is not backed up, or no recovery point was taken before it"
             " closed. Back it up, then evaluate again."
@@ -95,7 +95,7 @@ class Evaluator(Closing):
         return self._recorded(
             [
                 rule.result(found, where[0], *self._run_of, window=window.key)
-                for rule in wanted
+                for rule in selected
                 if (where := rule.places(place, _AT_WINDOWS))
             ]
         )
@@ -109,14 +109,14 @@ class Evaluator(Closing):
     ) -> list[RuleResult]:
         """Evaluate rules at any recovery point, otherwise as `window`.
 
-        For rules with scope `window` what is new is what came after the last window that had ended.
+        Rules with scope `window` cover the records after the last window that had ended.
 
         Raises:
-            KStreamsAssetsError: There is no point with this id.
-            ConfigurationError, NewerLayoutError.
+            KStreamsAssetsError: The point does not exist.
+            ConfigurationError, NewerLayoutError: As for `window`.
         """
-        wanted = runnables_of(self._settings, rules)
-        return self._at(self._planner.moments.of_point(point_id), wanted, place)
+        selected = runnables_of(self._settings, rules)
+        return self._at(self._planner.points.of_point(point_id), selected, place)
 
     def cluster(
         self,
@@ -129,38 +129,42 @@ class Evaluator(Closing):
     ) -> list[RuleResult]:
         """Evaluate rules with place `restore` on a cluster that was restored from a point.
 
-        `names` are the target's topics by those of the source, `committed` the offsets of the group
-        on the target, committed or about to be. Rules with scope `window` are not verifiable.
+        `names` maps source topics to target topics. `committed` are the offsets of the group on the
+        target, committed or planned. Rules with scope `window` are not verifiable.
 
         Raises:
-            KafkaError: Its subclasses say why the cluster could not be asked.
-            ConfigurationError, NewerLayoutError.
+            KafkaError: The cluster did not answer; see the subclasses.
+            ConfigurationError, NewerLayoutError: As for `window`.
         """
         from kstreams_assets.completeness.cluster import ClusterContents
 
-        wanted = [
+        selected = [
             rule for rule in runnables_of(self._settings, rules) if Place.RESTORE in rule.rule.on
         ]
-        with_windows = [rule for rule in wanted if rule.rule.scope is Scope.WINDOW]
-        rest = [rule for rule in wanted if rule.rule.scope is not Scope.WINDOW]
-        point = self._planner.moments.point(point_id)
+        with_windows = [rule for rule in selected if rule.rule.scope is Scope.WINDOW]
+        without_windows = [rule for rule in selected if rule.rule.scope is not Scope.WINDOW]
+        point = self._planner.points.point(point_id)
         contents = ClusterContents(
             self._settings,
             cluster,
             names=names,
             committed=committed,
             point_id=point_id,
-            topics={view.topic: view.roles for rule in rest for view, _ in rule.views.values()},
-            backup=None if point is None else self._planner.at(Moment(point)),
+            topics={
+                view.topic: view.roles
+                for rule in without_windows
+                for view, _ in rule.views.values()
+            },
+            backup=None if point is None else self._planner.at(EvaluationPoint(point)),
             spark=self._spark,
             staging=self._staging,
         )
-        told = [
+        skipped = [
             rule.result(_WITHOUT_WINDOWS, Place.RESTORE, *self._run_of, point_id=point_id)
             for rule in with_windows
         ]
-        found = self._run(contents, [(rule, Place.RESTORE) for rule in rest])
-        return self._recorded([*found, *told])
+        evaluated = self._run(contents, [(rule, Place.RESTORE) for rule in without_windows])
+        return self._recorded([*evaluated, *skipped])
 
     def close(self) -> None:
         """Free the memory and remove staged files."""
@@ -169,28 +173,28 @@ class Evaluator(Closing):
         self._staging.close()
 
     def _at(
-        self, moment: Moment, wanted: Sequence[Runnable], place: Place | None
+        self, evaluation_point: EvaluationPoint, selected: Sequence[Runnable], place: Place | None
     ) -> list[RuleResult]:
-        contents = self._planner.at(moment)
-        placed = [(rule, where) for rule in wanted if (where := _place(rule, place, contents))]
+        contents = self._planner.at(evaluation_point)
+        placed = [(rule, where) for rule in selected if (where := _place(rule, place, contents))]
         return self._recorded(self._run(contents, placed))
 
     def _run(
-        self, contents: "MomentPlanner | ClusterContents", rules: Sequence[tuple[Runnable, Place]]
+        self, contents: "PointPlanner | ClusterContents", rules: Sequence[tuple[Runnable, Place]]
     ) -> list[RuleResult]:
-        has_before = contents.moment.before is not None
+        has_before = contents.evaluation_point.before is not None
         named = [
             rule.parts(of_snapshot=place is Place.KTABLES, has_before=has_before)
             for rule, place in rules
         ]
         uses = Counter(part for of_rule in named for part in set(of_rule.values()))
         shared = {part for part, count in uses.items() if count > 1}
-        standings = contents.standings([list(of_rule.values()) for of_rule in named])
+        found = contents.verifiability_of([list(of_rule.values()) for of_rule in named])
         defined: dict[ViewPart, Content] = {}
         try:
             return [
-                self._result(contents, rule, place, parts, standing, shared, defined)
-                for (rule, place), parts, standing in zip(rules, named, standings, strict=True)
+                self._result(contents, rule, place, parts, verifiability, shared, defined)
+                for (rule, place), parts, verifiability in zip(rules, named, found, strict=True)
             ]
         finally:
             if "_views" in self.__dict__:
@@ -200,53 +204,52 @@ class Evaluator(Closing):
 
     def _result(
         self,
-        contents: "MomentPlanner | ClusterContents",
+        contents: "PointPlanner | ClusterContents",
         rule: Runnable,
         place: Place,
         parts: Mapping[str, ViewPart],
-        standing: Standing,
+        verifiability: Verifiability,
         shared: set[ViewPart],
         defined: dict[ViewPart, Content],
     ) -> RuleResult:
-        began = time.monotonic()
+        started = time.monotonic()
         violations, sample = 0, NO_SAMPLE
-        lacking = contents.lacking_snapshots(list(parts.values()))
+        missing = contents.missing_snapshots(list(parts.values()))
         try:
-            if lacking:
+            if missing:
                 found = not_verifiable(
-                    f"There is no KTable snapshot of {few(lacking, by='; ')} at this recovery point"
-                    " in the format that is declared now. Make the snapshots of its window, or"
-                    " evaluate at place backup."
+                    f"There is no KTable snapshot of {few(missing, by='; ')} at this recovery point"
+                    " in the declared format. Create the snapshots of its window, or evaluate at"
+                    " place backup."
                 )
-            elif (unrun := rule.why_not_run(standing)) is not None:
+            elif (unrun := rule.why_not_run(verifiability)) is not None:
                 found = unrun
             else:
                 self._define(contents, parts, shared, defined)
-                found, violations, sample = self._ran(contents, rule, parts, standing)
+                found, violations, sample = self._ran(contents, rule, parts, verifiability)
         except SparkLostError:
-            raise  # no rule fails for want of a server
+            raise  # a lost Spark server is not a failure of the rule
         except RuleLimitError as error:
-            found = Judged(Outcome.FAILED, f"Rule {rule.name} was ended: {error}")
+            found = RuleOutcome(Outcome.FAILED, f"Rule {rule.name} was stopped: {error}")
         except (SparkJobError, KafkaError, OSError) as error:
             if (homeless := home_failure(error)) is not None:
-                raise homeless from error  # no fault of the rule
-            told = str(error) if isinstance(error, OSError) else error.problem
-            reason = contents.scrub(told).rstrip(".")
-            found = Judged(
+                raise homeless from error  # not a failure of the rule
+            problem = str(error) if isinstance(error, OSError) else error.problem
+            reason = contents.scrub(problem).rstrip(".")
+            found = RuleOutcome(
                 Outcome.FAILED,
-                f"It could not be evaluated: {reason}. Correct the rule, or what the reason names,"
-                " and evaluate again.",
+                f"The rule could not be evaluated: {reason}. Correct the cause and evaluate again.",
             )
-        moment = contents.moment
+        evaluation_point = contents.evaluation_point
         result = rule.result(
             found,
             place,
             *self._run_of,
-            point_id=moment.point.id,
-            window=moment.window,
+            point_id=evaluation_point.point.id,
+            window=evaluation_point.window,
             violations=violations,
             sample=sample,
-            took_s=time.monotonic() - began,
+            took_s=time.monotonic() - started,
         )
         at = f"window {result.window}" if result.window else f"point {result.point_id}"
         self._log(
@@ -257,7 +260,7 @@ class Evaluator(Closing):
 
     def _define(
         self,
-        contents: "MomentPlanner | ClusterContents",
+        contents: "PointPlanner | ClusterContents",
         parts: Mapping[str, ViewPart],
         shared: set[ViewPart],
         defined: dict[ViewPart, Content],
@@ -268,18 +271,18 @@ class Evaluator(Closing):
             if part not in defined:
                 defined[part] = contents.content(part)
         views = self._views
-        # Before anything is defined: what is kept in memory is planned then.
+        # Tune first, because a definition plans which data is kept in memory.
         tune(views.session, sum(defined[part].records for part in {*parts.values()}))
         for name, part in parts.items():
             views.define(name, part, defined[part], is_shared=part in shared)
 
     def _ran(
         self,
-        contents: "MomentPlanner | ClusterContents",
+        contents: "PointPlanner | ClusterContents",
         rule: Runnable,
         parts: Mapping[str, ViewPart],
-        standing: Standing,
-    ) -> tuple[Judged, int, Sample]:
+        verifiability: Verifiability,
+    ) -> tuple[RuleOutcome, int, Sample]:
         from spark_resources.rules import run_number, run_rule
 
         session, limits = self._views.session, rule.rule.limits
@@ -289,25 +292,25 @@ class Evaluator(Closing):
         except SparkLostError as error:
             raise SparkLostError(
                 f"{error.problem.rstrip('.')}, while rule {rule.name} was evaluated.",
-                remedy=f"{error.remedy} If it ends at this rule again, the query of the rule needs"
-                " more memory than the engine has (KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY, 2g): raise"
-                " that, or have the rule collect less.",
+                remedy=f"{error.remedy} If the engine ends at this rule again, the query needs more"
+                " memory than the engine has. Increase KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY (2g), or"
+                " let the query collect fewer rows.",
             ) from error
         if late:
             differ = f"{returned.count:,} differences were found"
             found = not_verifiable(
-                f"{late:,} records may have come after their window had closed: whether they were"
-                " counted depends on restarts and on the order of partitions;"
+                f"{late:,} records may have arrived after their window had closed. Whether the"
+                " application counted them depends on restarts and on the order of partitions;"
                 f" {differ if returned.count else 'no key differs'}. Check these windows with a"
-                " balance, or lengthen the grace period."
+                " balance, or use a longer grace period."
             )
             return found, returned.count, returned.sample
         compacted = ""
         if returned.count and rule.counts_all:
             views = [part for part in parts.values() if part.view.kind is ViewKind.TOPIC]
             compacted = contents.compacted(views)
-        point_id, unexplained = contents.moment.point.id, None
-        allowance = rule.allowance(standing) if returned.count else None
+        point_id, unexplained = contents.evaluation_point.point.id, None
+        allowance = rule.allowance(verifiability) if returned.count else None
         shown = returned
         if allowance is not None:
             beyond = run_rule(session, allowance.sql, limits)
@@ -318,8 +321,8 @@ class Evaluator(Closing):
                 unexplained = returned.count
             elif allowance.is_bounded:
                 unexplained = 0
-        found = rule.judged(
-            standing,
+        found = rule.outcome(
+            verifiability,
             returned.count,
             point_id,
             compacted=compacted,
@@ -344,13 +347,13 @@ class Evaluator(Closing):
         return ContentPlanner(self._settings, self._staging)
 
 
-def _place(rule: Runnable, asked: Place | None, contents: MomentPlanner) -> Place | None:
-    """Where a rule is evaluated at a point: stores from snapshots if it has all of them."""
+def _place(rule: Runnable, asked: Place | None, contents: PointPlanner) -> Place | None:
+    """Return the place of an evaluation at a point: snapshots, if all of them exist."""
     places = rule.places(asked, _AT_WINDOWS)
     if len(places) < 2:
         return places[0] if places else None
-    has_before = contents.moment.before is not None
+    has_before = contents.evaluation_point.before is not None
     parts = list(rule.parts(of_snapshot=True, has_before=has_before).values())
-    if rule.has_stores and not contents.lacking_snapshots(parts):
+    if rule.has_stores and not contents.missing_snapshots(parts):
         return Place.KTABLES
     return Place.BACKUP

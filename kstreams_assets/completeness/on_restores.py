@@ -1,4 +1,4 @@
-"""Completeness rules on a restored cluster: which can be evaluated there, and what they found."""
+"""Completeness rules on a restored cluster: selection, evaluation and results."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable
@@ -25,14 +25,14 @@ from spark_resources.work import Spark
 
 
 def rules_on_restores(settings: ApplicationSettings) -> list[Runnable]:
-    """The rules with place `restore`, and the recomputed stores."""
+    """Return the rules with place `restore`, and the recomputed stores."""
     return [rule for rule in runnables_of(settings) if Place.RESTORE in rule.rule.on]
 
 
-def why_not_judged(rule: Runnable, restore: StoredRestore) -> str:
-    """Why a rule cannot be judged on the target, and what can be done; empty if it can.
+def why_not_evaluated(rule: Runnable, restore: StoredRestore) -> str:
+    """Return why a rule cannot be evaluated on the target, with a remedy; empty if it can.
 
-    What the backup itself lacks is seen when the rule is evaluated.
+    Records missing in the backup itself are found later, in the evaluation.
     """
     if restore.mode is RestoreMode.LOGS:
         return (
@@ -90,28 +90,28 @@ def evaluate_restore(
 ) -> list[RuleResult]:
     """Evaluate the rules with place `restore`, and the recomputations, on a verified restore.
 
-    `rules` are those to evaluate, all by default. Views hold what the group is to take in:
-    `to_commit` says where it goes on; once committed, what the group has committed on the target.
-    Rules that read what the restore leaves out are not verifiable; if none is left, Spark is not
-    started. Results are stored under the run that made the restore: so the commit finds them.
+    `rules` selects rules, all by default. Views end at the planned offsets of the group
+    (`to_commit`), or at the committed ones after the commit. Rules that read topics outside the
+    restore are not verifiable; if no other rules exist, Spark is not started. Results are stored
+    with the run id of the restore, so that the commit finds them.
 
     Raises:
-        KStreamsAssetsError: The restore was not verified, differs from the backup, or is over.
-            The cluster is another one.
-        KafkaError: The application runs, so that nothing on the target holds still.
+        KStreamsAssetsError: The restore is not verified, differs from the backup, or is finished,
+            or the cluster is not its target.
+        KafkaError: The application runs and changes the target.
     """
     require(restore, Step.EVALUATE)
     asked = [r for r in rules_on_restores(settings) if rules is None or r.name in rules]
     if not asked:
         return []
-    reasons = {rule.name: why for rule in asked if (why := why_not_judged(rule, restore))}
+    reasons = {rule.name: why for rule in asked if (why := why_not_evaluated(rule, restore))}
     skipped = [
         _skipped(rule, reasons[rule.name], restore) for rule in asked if rule.name in reasons
     ]
     Repository.open(settings).results.record(skipped)
-    judged = [rule.name for rule in asked if rule.name not in reasons]
-    log(f"{len(judged)} completeness rules are evaluated on the target, {len(skipped)} cannot be.")
-    if not judged:
+    evaluated = [rule.name for rule in asked if rule.name not in reasons]
+    log(f"Evaluating {len(evaluated)} completeness rules on the target, {len(skipped)} skipped.")
+    if not evaluated:
         return skipped
     with KafkaCluster(target) as cluster:
         require_own_target(settings, restore, cluster)
@@ -122,7 +122,7 @@ def evaluate_restore(
                 names={topic.source: topic.target for topic in restore.topics},
                 committed=_committed(restore, cluster),
                 point_id=restore.point_id,
-                rules=judged,
+                rules=evaluated,
             )
     return [*found, *skipped]
 
@@ -130,7 +130,7 @@ def evaluate_restore(
 def results_of_restore(
     settings: ApplicationSettings, restore: StoredRestore
 ) -> dict[str, RuleResult]:
-    """The newest stored result of each rule on this restore."""
+    """Return the newest stored result of each rule on this restore."""
     found = Repository.open(settings).results.of(
         points=[restore.point_id], places=[Place.RESTORE], run_id=restore.run_id
     )
@@ -138,12 +138,12 @@ def results_of_restore(
 
 
 def require_complete(settings: ApplicationSettings, restore: StoredRestore) -> None:
-    """Refuse a restore on which a blocking rule does not hold or was not evaluated.
+    """Require that all blocking rules were evaluated on a restore and passed.
 
-    Not so if the restore was asked to skip them.
+    A restore with `skip_completeness` is not checked.
 
     Raises:
-        RestoreIncompleteError: It names the rules, and what was found.
+        RestoreIncompleteError: It lists the rules and their results.
     """
     blocking = {check.rule for check in rule_checks(settings, ON_RESTORES) if check.blocking}
     if not blocking or restore.skips_completeness:
@@ -158,7 +158,7 @@ def require_complete(settings: ApplicationSettings, restore: StoredRestore) -> N
 
 
 def require_none_blocks(restore: StoredRestore, results: Iterable[RuleResult]) -> None:
-    """Refuse results of which one keeps the group offsets away; raises RestoreIncompleteError."""
+    """Raise RestoreIncompleteError if a result prevents the commit of group offsets."""
     violated = {r.rule: _found(r) for r in results if r.blocks}
     if violated:
         raise RestoreIncompleteError(

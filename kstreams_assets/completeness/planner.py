@@ -1,4 +1,4 @@
-"""From a recovery point or a window to the rows of each view; reads the warehouse, no JVM."""
+"""Plans the rows of each view at a recovery point or window, from the warehouse, without a JVM."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -7,9 +7,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from kstreams_assets.completeness.content import Moment, Part, ViewPart, in_flight_from, wanted
+from kstreams_assets.completeness.content import (
+    EvaluationPoint,
+    Part,
+    ViewPart,
+    in_flight_from,
+)
 from kstreams_assets.completeness.repeats import Repeats
-from kstreams_assets.completeness.runnable import Standing
+from kstreams_assets.completeness.runnable import Verifiability
 from kstreams_assets.model.point import (
     PartitionCut,
     PartitionLife,
@@ -29,8 +34,8 @@ from kstreams_assets.texts import few
 from spark_resources.work import Content, LoggedRows, LogSource, Renumbering, SnapshotRows
 
 
-class Moments:
-    """Points and windows of one application, as the ledger knew them at first use."""
+class EvaluationPoints:
+    """Points and windows of one application; the ledger is read at the first use."""
 
     def __init__(self, settings: ApplicationSettings, topics: Collection[str]) -> None:
         self._application_id = settings.application_id
@@ -40,8 +45,8 @@ class Moments:
         self._topics = topics
         self._points: dict[str, RecoveryPoint] = {}
 
-    def of_window(self, window: Window) -> Moment | None:
-        """The point that ends a window and that of the window before; None if not backed up."""
+    def of_window(self, window: Window) -> EvaluationPoint | None:
+        """Return the points that end a window and the previous window; None if not backed up."""
         point = self.point(self._closing.get(window))
         if point is None:
             return None
@@ -51,25 +56,25 @@ class Moments:
         else:
             earlier = self._table.bounds().at_edges([window.start_ms])
             before = next(iter(earlier), None)
-        return Moment(point, self.point(before), window.key)
+        return EvaluationPoint(point, self.point(before), window.key)
 
-    def of_point(self, point_id: str) -> Moment:
-        """A point, and the last one before it that ends a window.
+    def of_point(self, point_id: str) -> EvaluationPoint:
+        """Return a point, and the last one before it that ends a window.
 
         Raises:
-            KStreamsAssetsError: There is no point with this id.
+            KStreamsAssetsError: The point does not exist.
         """
         for window, closing in self._closing.items():
-            if closing == point_id and (moment := self.of_window(window)) is not None:
-                return moment
+            if closing == point_id and (evaluation_point := self.of_window(window)) is not None:
+                return evaluation_point
         point = self.point(point_id)
         if point is None:
             raise no_point(self._application_id, point_id)
         ended = [w for w in self._closing if w.end_ms <= point.effective_at_ms]
-        return Moment(point, self.point(self._closing[max(ended)]) if ended else None)
+        return EvaluationPoint(point, self.point(self._closing[max(ended)]) if ended else None)
 
     def point(self, point_id: str | None) -> RecoveryPoint | None:
-        """A point by its id, None where it is not there (any more)."""
+        """Return a point by its id; None if it does not exist (any more)."""
         if point_id is not None and point_id not in self._points:
             found = self._table.load([point_id])
             self._points |= {point.id: point for point in found}
@@ -77,7 +82,7 @@ class Moments:
 
     @cached_property
     def _closing(self) -> dict[Window, str]:
-        """The recovery point (id) that bounds each window."""
+        """The id of the recovery point that ends each window."""
         by_topic = self._ledger.closing_points(self._topics)
         return {
             window: point_id
@@ -88,35 +93,35 @@ class Moments:
 
 
 KEPT_BYTES: Final = 256 * 1024**2
-"""A topic of which not more is backed up is read and decoded once for all that is evaluated."""
+"""A topic with a smaller backup is read and decoded once for all evaluations."""
 _ALL: Final = (OffsetRange(0, 2**62),)
 
 
 class ContentPlanner:
-    """Plans evaluations of one application; reads ledger and Delta's log once.
+    """Plans evaluations of one application; reads ledger and Delta log once.
 
-    Backups that are made later do not show in this object.
+    Later backups are not visible to it.
     """
 
     def __init__(self, settings: ApplicationSettings, staging: Staging) -> None:
         self.settings, self.staging = settings, staging
         self.backed_up = {topic.name for topic in settings.topics}
         topics = {topic.name for topic in settings.application.topics} | self.backed_up
-        self.moments = Moments(settings, topics)
+        self.points = EvaluationPoints(settings, topics)
         self.view = Repository.open(settings).reading(settings)
         stores = [view.store for view in views_of(settings).values() if view.store is not None]
         self.states = self.view.states(stores)
         self._whole: dict[tuple[PartitionLife, ...], LogSource | None] = {}
 
-    def at(self, moment: Moment) -> "MomentPlanner":
-        """What is there at one point."""
-        return MomentPlanner(self, moment)
+    def at(self, evaluation_point: EvaluationPoint) -> "PointPlanner":
+        """Return the planner for one evaluation point."""
+        return PointPlanner(self, evaluation_point)
 
     def source(self, topic: str, parts: Sequence[WantedPartition]) -> LogSource:
-        """All files of a topic if they are worth keeping, else those that are needed.
+        """Return all files of a topic if they are small enough to keep, else only needed files.
 
         Raises:
-            StoredDataError: One is not as its backup noted it.
+            StoredDataError: A file differs from its record in the ledger.
         """
         lives = tuple((part.cut.topic, part.cut.partition, part.cut.topic_id) for part in parts)
         if lives not in self._whole:
@@ -131,13 +136,13 @@ class ContentPlanner:
 
     @cached_property
     def yardstick(self) -> Yardstick:
-        """What the application guarantees itself."""
+        """The guarantee of the application itself."""
         return Repository.open(self.settings).points.yardstick(self.settings.guarantee)
 
     @cached_property
     def compacted_topics(self) -> frozenset[str]:
-        """Topics of which not every record is there: compaction had removed some before they were
-        backed up, or `expire` has dropped what no kept point needs."""
+        """Topics with missing records: compaction removed them before the backup, or `expire`
+        deleted them."""
         ledger = Repository.open(self.settings).ledger
         causes = {GapCause.COMPACTED, GapCause.FOLDED, GapCause.EXPIRED}
         return ledger.topics_with_gap(self.backed_up, causes)
@@ -155,18 +160,18 @@ class ContentPlanner:
         return source, sum(one.bytes for one in found)
 
 
-class MomentPlanner:
-    """The rows of views at one point, and what they are worth for each rule that reads them."""
+class PointPlanner:
+    """The rows of views at one point, and the verifiability of the rules that read them."""
 
-    def __init__(self, shared: ContentPlanner, moment: Moment) -> None:
-        self._shared, self.moment = shared, moment
+    def __init__(self, shared: ContentPlanner, evaluation_point: EvaluationPoint) -> None:
+        self._shared, self.evaluation_point = shared, evaluation_point
 
     def content(self, asked: ViewPart) -> Content:
-        """The rows of a view."""
-        view, point = asked.view, self.moment.at(asked.part)
+        """Return the rows of a view."""
+        view, point = asked.view, self.evaluation_point.at(asked.part)
         if asked.of_snapshot and view.store is not None and point is not None:
             return self._snapshot_rows(view.store, point.id)
-        parts = wanted(view, self.moment, asked.part)
+        parts = partitions_of_view(view, self.evaluation_point, asked.part)
         saved = self._saved(view, point, parts) if point is not None else []
         source = self._shared.source(view.topic, parts)
         return LoggedRows(
@@ -174,14 +179,14 @@ class MomentPlanner:
             is_store=view.kind is ViewKind.STORE,
             source=source,
             ranges={one.cut.partition: one.ranges for one in parts},
-            in_flight_from=in_flight_from(view, self.moment),
+            in_flight_from=in_flight_from(view, self.evaluation_point),
             saved_file=self._shared.staging.write(pa.concat_tables(saved)) if saved else None,
             records=source.records + sum(rows.num_rows for rows in saved),
-            window=self.moment.window if asked.part is Part.ALL else None,
+            window=self.evaluation_point.window if asked.part is Part.ALL else None,
         )
 
     def _snapshot_rows(self, store: TableStore, point_id: str) -> SnapshotRows:
-        """The rows of a snapshot; `lacking_snapshots` has seen that there is one."""
+        """Return the rows of a snapshot; `missing_snapshots` has checked that it exists."""
         snapshots = self._shared.states.snapshots
         snapshot = snapshots.at(store, point_id)
         if snapshot is None:
@@ -193,8 +198,8 @@ class MomentPlanner:
     def _saved(
         self, view: View, point: RecoveryPoint, parts: Sequence[WantedPartition]
     ) -> list[pa.Table]:
-        """Records that were saved with points: of a topic only those that no file holds."""
-        if view.store is not None:  # the newest of a key counts, whatever comes twice
+        """Return records saved with points; for a topic only those missing in files."""
+        if view.store is not None:  # duplicates are harmless: only the newest of a key counts
             states = self._shared.states
             rows = states.saved(point, states.parts(view.store, point))
             return [rows] if rows.num_rows else []
@@ -208,20 +213,22 @@ class MomentPlanner:
         found = self._shared.view.contents(point, parts)
         return [rows for one in parts if (rows := found.only_saved(one.cut.id)).num_rows]
 
-    def standings(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
-        """What stands against judging each of some rules, given the views of each."""
+    def verifiability_of(self, views: Sequence[Sequence[ViewPart]]) -> list[Verifiability]:
+        """Return the verifiability of each rule, given the views of each."""
         logged = [[one for one in of_rule if not one.of_snapshot] for of_rule in views]
         return [
-            replace(self._standing(of_rule, standing), unconfirmed=self._unconfirmed(of_rule))
-            for of_rule, standing in zip(views, self._judged(logged), strict=True)
+            replace(
+                self._verifiability(of_rule, verifiability), unconfirmed=self._unconfirmed(of_rule)
+            )
+            for of_rule, verifiability in zip(views, self._of_points(logged), strict=True)
         ]
 
-    def standings_of_restored(
+    def verifiability_of_restored(
         self, views: Sequence[Sequence[ViewPart]], besides: Sequence[Sequence[str]]
-    ) -> list[Standing]:
-        """The same for a cluster that was restored from the point, with `besides` missing there.
+    ) -> list[Verifiability]:
+        """Return the same for a cluster restored from the point; `besides` is missing there.
 
-        What the backup does not hold was accepted with the restore.
+        The restore has accepted records that are missing in the backup.
         """
         covered = [
             [one for one in of_rule if one.view.topic in self._shared.backed_up]
@@ -229,29 +236,31 @@ class MomentPlanner:
         ]
         return [
             replace(
-                standing,
+                verifiability,
                 not_covered="",
-                unproven=standing.unproven or standing.not_covered,
-                incomplete=few([*self._begun_late(of_rule), *texts], by="; "),
+                unproven=verifiability.unproven or verifiability.not_covered,
+                incomplete=few([*self._started_late(of_rule), *texts], by="; "),
                 unconfirmed=self._unconfirmed(of_rule),
             )
-            for of_rule, standing, texts in zip(views, self._judged(covered), besides, strict=True)
+            for of_rule, verifiability, texts in zip(
+                views, self._of_points(covered), besides, strict=True
+            )
         ]
 
-    def lacking_snapshots(self, views: Sequence[ViewPart]) -> list[str]:
-        """Stores among these that are to come from a snapshot, and have none."""
+    def missing_snapshots(self, views: Sequence[ViewPart]) -> list[str]:
+        """Return the stores without the snapshot that their view needs."""
         return sorted(
             {
                 store.store
                 for one in views
                 if one.of_snapshot and (store := one.view.store) is not None
-                if (point := self.moment.at(one.part)) is not None
+                if (point := self.evaluation_point.at(one.part)) is not None
                 and self._shared.states.snapshots.at(store, point.id) is None
             }
         )
 
     def compacted(self, views: Sequence[ViewPart]) -> str:
-        """Topics among these that lack records which compaction removed before the backup."""
+        """Describe topics of which compaction removed records before the backup."""
         topics = {one.view.topic for one in views} & self._shared.compacted_topics
         if not topics:
             return ""
@@ -259,126 +268,130 @@ class MomentPlanner:
         return f"compaction removed records of {named} before they were backed up."
 
     def scrub(self, text: str) -> str:
-        """The text: nothing in a warehouse is secret."""
+        """Return the text unchanged, because a warehouse contains no secrets."""
         return text
 
     def _unconfirmed(self, views: Sequence[ViewPart]) -> str:
-        """Guesses by which the rule would read; a view of a topic reads no store."""
+        """Return unconfirmed guesses about stores and topics of the rule, with remedies."""
         stores = {one.view.store.store for one in views if one.view.store is not None}
         topics = {one.view.topic for one in views if one.view.store is None}
         found = self._shared.settings.application.guesses_about(topics=topics, stores=stores)
         return " ".join(f"{guess} {guess.remedy}" for guess in found)
 
-    def _standing(self, views: Sequence[ViewPart], standing: Standing) -> Standing:
+    def _verifiability(
+        self, views: Sequence[ViewPart], verifiability: Verifiability
+    ) -> Verifiability:
         topics = {one.view.topic for one in views}
-        # Records in flight are saved with the point, whatever is backed up.
+        # Records in flight are saved with the point, even if their topic is not backed up.
         transient = {one.view.topic for one in views if one.view.is_transient}
         missing = topics - self._shared.backed_up - transient
         if missing:
-            return Standing(not_covered=f"Not in the backup: {few(sorted(missing), by='; ')}.")
-        doubts = [
-            self._doubt(one.view.store, point.id)
+            return Verifiability(not_covered=f"Not in the backup: {few(sorted(missing), by='; ')}.")
+        uncertainties = [
+            self._why_unproved(one.view.store, point.id)
             for one in views
             if one.of_snapshot and one.view.store is not None
-            if (point := self.moment.at(one.part)) is not None
+            if (point := self.evaluation_point.at(one.part)) is not None
         ]
-        unknown = topics - {cut.topic for cut in self.moment.point.partitions}
+        unknown = topics - {cut.topic for cut in self.evaluation_point.point.partitions}
         return replace(
-            standing,
-            unproven=" ".join(doubt for doubt in (*doubts, standing.unproven) if doubt),
+            verifiability,
+            unproven=" ".join(text for text in (*uncertainties, verifiability.unproven) if text),
             incomplete=few((text for one in views for text in self._incomplete(one)), by="; "),
-            unknown=f"The recovery point does not know {few(sorted(unknown), by='; ')}."
+            unknown=f"The recovery point does not contain {few(sorted(unknown), by='; ')}."
             if unknown
             else "",
         )
 
-    def _doubt(self, store: TableStore, point_id: str) -> str:
-        """Why a snapshot is not proved; empty where it is, or where there is none."""
+    def _why_unproved(self, store: TableStore, point_id: str) -> str:
+        """Return why a snapshot is not proved; empty if it is proved or missing."""
         snapshot = self._shared.states.snapshots.at(store, point_id)
         if snapshot is None or snapshot.proved:
             return ""
         return f"The snapshot of {store.store} is not proved: {snapshot.reason}"
 
-    def _judged(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
-        """What the point, and the one before where it is looked at, give of each rule's topics."""
+    def _of_points(self, views: Sequence[Sequence[ViewPart]]) -> list[Verifiability]:
+        """Evaluate the topics of each rule at the point, and at the previous one if it is used."""
         points: list[RecoveryPoint] = []
         slices: list[tuple[int, int]] = []
         for of_rule in views:
             first = len(points)
             now = [one for one in of_rule if one.part is not Part.BEFORE]
             then = [one for one in of_rule if one.part is Part.BEFORE]
-            points.append(self._narrowed(self.moment.point, now))
-            if self.moment.before is not None and then:
-                points.append(self._narrowed(self.moment.before, then))
+            points.append(self._narrowed(self.evaluation_point.point, now))
+            if self.evaluation_point.before is not None and then:
+                points.append(self._narrowed(self.evaluation_point.before, then))
             slices.append((first, len(points)))
         statuses = self._shared.view.statuses(points)
         within = self._repeats()
         return [
-            replace(standing, within=within) if standing.repeats else standing
+            replace(verifiability, within=within) if verifiability.repeats else verifiability
             for first, end in slices
-            for standing in [_standing_of(statuses[first:end])]
+            for verifiability in [_verifiability_of(statuses[first:end])]
         ]
 
     def _repeats(self) -> Repeats | None:
-        """How many records may be repeated, None if the application is not at_least_once itself."""
+        """Return the possible number of repeated records; None for an exactly-once application."""
         if self._shared.yardstick.least is not Restores.AT_LEAST_ONCE:
             return None
-        point, before = self.moment.point, self.moment.before
+        point, before = self.evaluation_point.point, self.evaluation_point.before
         return Repeats(
             sum(point.repeats_at_most.values()),
             sum(before.repeats_at_most.values()) if before is not None else 0,
         )
 
     def _narrowed(self, point: RecoveryPoint, views: Sequence[ViewPart]) -> RecoveryPoint:
-        """The point with only the partitions and offsets that are looked at."""
+        """Restrict the point to the partitions and offsets of the views."""
         cuts = [
-            _narrowed(one) for each in views for one in wanted(each.view, self.moment, each.part)
+            _narrowed(one)
+            for each in views
+            for one in partitions_of_view(each.view, self.evaluation_point, each.part)
         ]
         return point.narrowed(cuts)
 
     def _incomplete(self, asked: ViewPart) -> list[str]:
-        """Partitions of a topic of which records are missing for good."""
+        """Describe partitions of a topic with permanently missing records."""
         if not _is_counted(asked):
             return []
         found = []
-        for one in wanted(asked.view, self.moment, asked.part):
+        for one in partitions_of_view(asked.view, self.evaluation_point, asked.part):
             lost = self._shared.view.missing(one)
             if lost and lost[0].start == 0:
-                found.append(f"{one.cut.id} begins at offset {lost[0].end} in the backup")
+                found.append(f"{one.cut.id} starts at offset {lost[0].end} in the backup")
             elif lost:
-                lacking = f"{lost[0].start} to {lost[0].end - 1}"
-                found.append(f"{one.cut.id}: missing offsets {lacking} in the backup")
+                missing = f"{lost[0].start} to {lost[0].end - 1}"
+                found.append(f"{one.cut.id}: missing offsets {missing} in the backup")
         return found
 
-    def _begun_late(self, views: Sequence[ViewPart]) -> list[str]:
-        """Partitions of which a restore from the point has not all records."""
+    def _started_late(self, views: Sequence[ViewPart]) -> list[str]:
+        """Describe partitions whose first records are missing in a restore of the point."""
         topics = {one.view.topic for one in views if _is_counted(one)}
         return [
-            f"{cut.id} begins at offset {cut.log_start} in the backup"
-            for cut in self.moment.point.partitions
+            f"{cut.id} starts at offset {cut.log_start} in the backup"
+            for cut in self.evaluation_point.point.partitions
             if cut.topic in topics and cut.log_start > 0
         ]
 
 
-def _standing_of(statuses: Sequence[PointStatus]) -> Standing:
+def _verifiability_of(statuses: Sequence[PointStatus]) -> Verifiability:
     reasons = {status.gives: status.reason for status in statuses}
     for status in statuses:
         if status.gives is Restores.NOTHING:
-            return Standing(not_covered=f"Recovery point {status.id}: {status.reason}")
-    return Standing(
+            return Verifiability(not_covered=f"Recovery point {status.id}: {status.reason}")
+    return Verifiability(
         repeats=reasons.get(Restores.AT_LEAST_ONCE, "").rstrip("."),
         unproven=reasons.get(Restores.UNPROVEN, ""),
     )
 
 
 def _is_counted(asked: ViewPart) -> bool:
-    """Whether a view shows all records of a topic, or all that are new."""
+    """Whether a view contains all records, or all new records, of a topic."""
     view = asked.view
     return not (view.kind is ViewKind.STORE or view.is_transient or asked.part is Part.BEFORE)
 
 
 def _narrowed(one: WantedPartition) -> PartitionCut:
-    """The cut with only the offsets that are looked at."""
+    """Restrict the cut to the offsets of the view."""
     if not one.ranges:
         return replace(one.cut, end=one.cut.log_start, excluded=())
     start = max(one.cut.log_start, one.ranges[0].start)

@@ -1,9 +1,9 @@
-"""What an at-least-once application may have processed twice, and what of a rule that explains.
+"""Records that an at-least-once application may process twice, and their effect on rules.
 
-Its state and outputs run ahead of its committed offsets, so that at a recovery point they hold
-effects of records that count as not yet processed; a restore processes these again. Either way what
-the application writes holds too much, by at most so many records as the point says, never too
-little. Pure.
+State and outputs of such an application are ahead of its committed offsets. At a recovery point
+they contain effects of records that count as unprocessed, and a restore processes these again.
+Therefore the output can contain too many records, but never too few. The point limits the number of
+these records. Pure.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ _EXACT = "DECIMAL(38, 6)"
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """How many records may be repeated: `now` at the point, `before` at that of the window before.
+    """Maximum number of repeated records: `now` at the point, `before` at the previous one.
 
-    What was repeated before is missing in what is new since, so it counts the other way round.
+    Records repeated at the previous point are missing among the new ones, so they count negatively.
     """
 
     now: int
@@ -25,17 +25,17 @@ class Repeats:
 
     @property
     def most(self) -> int:
-        """Of both together."""
+        """The sum of both."""
         return self.now + self.before
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Of the rows that a rule returns, those that repeats do not explain.
+    """Selects the rows of a rule that repeated records cannot explain.
 
-    `sql` returns these rows, `total_sql` one number: how many records all returned rows together
-    are apart, which may be `most` at most. Not `is_bounded`: nothing says how much a repeated
-    record changes, so rows that repeats may explain are neither right nor wrong.
+    `sql` returns these rows. `total_sql` returns the total difference of all rows in records, which
+    repeats explain up to `most`. Without `is_bounded`, the effect of a repeated record is unknown,
+    so that rows explained by repeats neither pass nor violate the rule.
     """
 
     sql: str
@@ -45,7 +45,7 @@ class Allowance:
 
 
 def of_balance(sql: str, effect: RepeatEffect, repeats: Repeats) -> Allowance:
-    """The allowance of a balance with this SQL: rows with a column `difference`."""
+    """Return the allowance of a balance whose SQL returns rows with a column `difference`."""
     if not effect.counts:
         sign = {1: "difference > 0", -1: "difference < 0", 0: "true"}[effect.sign]
         return Allowance(f"{_all(sql)} WHERE NOT coalesce({sign}, false)", None, 0, False)
@@ -62,10 +62,10 @@ def of_balance(sql: str, effect: RepeatEffect, repeats: Repeats) -> Allowance:
 
 
 def of_recomputation(sql: str, declared: Recomputation, repeats: Repeats) -> Allowance:
-    """The allowance of a recomputed store: rows `key`, `field`, `expected`, `found`.
+    """Return the allowance of a recomputed store: rows `key`, `field`, `expected`, `found`.
 
-    A count may be too large. Where it is, so may be the sums of its key; without a count nothing
-    says how much a repeated record adds to a sum.
+    A count can be too large; then the sums of its key can be too large as well. Without a count,
+    the effect of a repeated record on a sum is unknown.
     """
     counts = [field or "_value" for field, what in declared.aggregates.items() if _is_count(what)]
     if not counts:

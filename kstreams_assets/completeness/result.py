@@ -1,4 +1,4 @@
-"""How rules and recomputations of stores came out: stored results, and what they are checks of."""
+"""Results of rules and recomputed stores, and their checks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kstreams_assets.rules.recompute import RULE_PREFIX
 from kstreams_assets.settings import ApplicationSettings
 
 NULL: Final = "null"
-"""How a null is shown; an empty text is another value."""
+"""Text for a null, to distinguish it from an empty text."""
 AT_WINDOWS: Final = frozenset({Place.BACKUP, Place.KTABLES})
 ON_RESTORES: Final = frozenset({Place.RESTORE})
 
@@ -22,8 +22,8 @@ ON_RESTORES: Final = frozenset({Place.RESTORE})
 class RuleCheck:
     """The asset check of a rule or of a recomputed store.
 
-    `rule` is the name in results, `name` that of the check (Dagster takes letters, digits and
-    underscores). `blocking`: where it does not hold, a restore stops before the group offsets.
+    `rule` is the name in results, `name` that of the check (Dagster accepts letters, digits and
+    underscores). `blocking`: a failure prevents the commit of group offsets in a restore.
     """
 
     rule: str
@@ -33,10 +33,10 @@ class RuleCheck:
 
 
 def rule_checks(settings: ApplicationSettings, places: frozenset[Place]) -> tuple[RuleCheck, ...]:
-    """The checks of the rules that hold at one of these places, and of every recomputed store.
+    """Return the checks of the rules for these places, and of all recomputed stores.
 
     Raises:
-        ConfigurationError: Dagster would take two of the rules for one.
+        ConfigurationError: Two rules have the same check name.
     """
     checks = [
         *(_of_rule(rule) for rule in settings.completeness if {*rule.on} & places),
@@ -47,21 +47,21 @@ def rule_checks(settings: ApplicationSettings, places: frozenset[Place]) -> tupl
         other = seen.setdefault(check.name, check)
         if other is not check:
             raise ConfigurationError(
-                f"Dagster cannot tell the completeness rules {other.rule!r} and {check.rule!r}"
-                " apart: it folds names to letters, digits and underscores.",
+                f"The completeness rules {other.rule!r} and {check.rule!r} have the same check name"
+                f" {check.name} in Dagster, which allows letters, digits and underscores only.",
                 remedy="Rename one of them.",
             )
     return tuple(checks)
 
 
 def declared_rules(settings: ApplicationSettings) -> frozenset[str]:
-    """The names that results may have: of the rules, and of the recomputed stores."""
+    """Return the possible rule names in results: of rules and of recomputed stores."""
     recomputed = {f"{RULE_PREFIX}{each.store}" for each in settings.recomputed}
     return frozenset({rule.name for rule in settings.completeness} | recomputed)
 
 
 def counts(results: Iterable[RuleResult]) -> dict[Outcome, int]:
-    """How many results have which outcome."""
+    """Count the results by outcome."""
     found = dict.fromkeys(Outcome, 0)
     for result in results:
         found[result.outcome] += 1
@@ -71,13 +71,13 @@ def counts(results: Iterable[RuleResult]) -> dict[Outcome, int]:
 def _of_rule(rule: CompletenessRule) -> RuleCheck:
     parts = [rule.description.strip(), f"Balance: `{rule.balance}`." if rule.balance else ""]
     if not any(parts):
-        parts.append(f"No row comes out of:\n\n```sql\n{rule.query.strip()}\n```\n")
+        parts.append(f"This query returns no row:\n\n```sql\n{rule.query.strip()}\n```\n")
     if rule.scope is Scope.WINDOW:
-        parts.append("Of what is new since the window before.")
+        parts.append("The rule covers records since the previous window.")
     parts.append(
-        "Red: the rows in violation are with the evaluation."
+        "Red: the evaluation lists the rows in violation."
         if rule.severity is Severity.ERROR
-        else "A violation is a warning; the rows are with the evaluation."
+        else "A violation is a warning; the evaluation lists the rows."
     )
     return RuleCheck(
         rule=rule.name,

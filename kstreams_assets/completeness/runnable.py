@@ -1,4 +1,4 @@
-"""Rules and recomputations alike, as something that runs over views and comes out somehow. Pure."""
+"""Rules and recomputed stores in one form: a query over views, with an outcome. Pure."""
 
 import difflib
 import time
@@ -17,14 +17,14 @@ from kstreams_assets.settings import ApplicationSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What stands against judging a rule, in sentences; empty where nothing does.
+class Verifiability:
+    """The reasons, as sentences, that limit the verifiability of a rule; empty without a limit.
 
-    `not_covered`: records are not in the backup. `repeats`: the point is at_least_once. `within`:
-    so is the application, which repeats so many records at most.
-    `unproven`: compaction may have taken records of it. `incomplete`: topics whose records were
-    gone before they could be backed up. `unknown`: topics that the point does not know.
-    `unconfirmed`: the stores and topics depend on guesses that nobody has confirmed.
+    `not_covered`: records are missing in the backup. `repeats`: the point is at_least_once.
+    `within`: the application is at-least-once itself, with these limits for repeated records.
+    `unproven`: compaction may have removed records. `incomplete`: topics whose records were deleted
+    before the backup. `unknown`: topics that are missing in the point. `unconfirmed`: stores and
+    topics that depend on unconfirmed guesses.
     """
 
     not_covered: str = ""
@@ -37,16 +37,16 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """How a rule came out, and why; ends with what to do when it did not pass."""
+class RuleOutcome:
+    """Outcome of a rule with its explanation, which ends with a remedy if the rule did not pass."""
 
     outcome: Outcome
     explanation: str
 
 
-def not_verifiable(explanation: str) -> Judged:
-    """What can neither be said to hold nor to be violated."""
-    return Judged(Outcome.NOT_VERIFIABLE, explanation)
+def not_verifiable(explanation: str) -> RuleOutcome:
+    """Return the outcome of a rule that can neither pass nor be violated."""
+    return RuleOutcome(Outcome.NOT_VERIFIABLE, explanation)
 
 
 _STORES_FROM: Final[Mapping[Place, str]] = {
@@ -58,9 +58,9 @@ _STORES_FROM: Final[Mapping[Place, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Runnable:
-    """A rule with `views`: by the name in its SQL, what it is of.
+    """A rule with the views of its SQL, by name.
 
-    If `late_sql` returns another number than 0, nothing is verifiable.
+    If `late_sql` returns another number than 0, the rule is not verifiable.
     """
 
     rule: CompletenessRule
@@ -71,26 +71,26 @@ class Runnable:
 
     @property
     def name(self) -> str:
-        """The name that results have."""
+        """The name in results."""
         return self.rule.name
 
     @property
     def counts_all(self) -> bool:
-        """Whether records that are missing from the backup make it wrong."""
+        """Whether missing records in the backup can change the result."""
         return self.kind is RuleKind.RECOMPUTE or self.rule.balance is not None
 
     @property
     def has_stores(self) -> bool:
-        """Whether it looks at a store."""
+        """Whether the rule reads a store."""
         return any(view.kind is ViewKind.STORE for view, _ in self.views.values())
 
     def places(self, asked: Place | None, among: Sequence[Place]) -> list[Place]:
-        """Where it is to be evaluated: at the place that is asked for, or at any of several."""
-        wanted = among if asked is None else [asked]
-        return [place for place in wanted if place in self.rule.on]
+        """Return the places of evaluation: the requested one, or all possible ones."""
+        possible = among if asked is None else [asked]
+        return [place for place in possible if place in self.rule.on]
 
     def parts(self, *, of_snapshot: bool, has_before: bool) -> Mapping[str, ViewPart]:
-        """The views, stores from snapshots where asked for and where there was a point."""
+        """Return the views; stores are read from snapshots if requested and if a point exists."""
         return {
             name: ViewPart(
                 view,
@@ -102,15 +102,15 @@ class Runnable:
             for name, (view, part) in self.views.items()
         }
 
-    def why_not_run(self, standing: Standing) -> Judged | None:
-        """How it comes out where it need not be run at all, None where it must."""
-        if standing.unconfirmed:
-            return not_verifiable(standing.unconfirmed)
-        if standing.not_covered:
+    def why_not_run(self, verifiability: Verifiability) -> RuleOutcome | None:
+        """Return the outcome if it is clear without running the query; None if it must run."""
+        if verifiability.unconfirmed:
+            return not_verifiable(verifiability.unconfirmed)
+        if verifiability.not_covered:
             return not_verifiable(
-                f"{standing.not_covered} Back up the windows that are due, then evaluate again."
+                f"{verifiability.not_covered} Back up the due windows, then evaluate again."
             )
-        if not (self.counts_all and standing.incomplete):
+        if not (self.counts_all and verifiability.incomplete):
             return None
         if self.kind is RuleKind.RECOMPUTE:
             what = "the store cannot be recomputed from them"
@@ -122,12 +122,11 @@ class Runnable:
             remedy = (
                 "Back up more often than retention removes records, see the check no_source_loss."
             )
-        return not_verifiable(f"{standing.incomplete}: {what}. {remedy}")
+        return not_verifiable(f"{verifiability.incomplete}: {what}. {remedy}")
 
-    def allowance(self, standing: Standing) -> Allowance | None:
-        """What of the rows that it returns records explain that are repeated; None for plain SQL,
-        and where nothing is repeated."""
-        repeats = self._repeats(standing)
+    def allowance(self, verifiability: Verifiability) -> Allowance | None:
+        """Return the allowance for repeated records; None for plain SQL and without repeats."""
+        repeats = self._repeats(verifiability)
         if repeats is None or repeats.most == 0:
             return None
         if self.recomputed is not None:
@@ -136,89 +135,91 @@ class Runnable:
             return of_balance(self.rule.query, self.rule.repeats, repeats)
         return None
 
-    def _repeats(self, standing: Standing) -> Repeats | None:
-        """Those that concern it: only what is new since a point depends on that point."""
-        within = standing.within
+    def _repeats(self, verifiability: Verifiability) -> Repeats | None:
+        """Return the repeats that affect the rule; the previous point affects new records only."""
+        within = verifiability.within
         if within is None or self.rule.scope is Scope.WINDOW:
             return within
         return Repeats(within.now)
 
-    def judged(
+    def outcome(
         self,
-        standing: Standing,
+        verifiability: Verifiability,
         violations: int,
         point_id: str,
         *,
         compacted: str = "",
         is_more: bool = False,
         unexplained: int | None = None,
-    ) -> Judged:
-        """How it came out after it returned so many rows, or more (`is_more`).
+    ) -> RuleOutcome:
+        """Return the outcome after the query returned so many rows, or more (`is_more`).
 
-        `compacted` names topics of a balance that lack records which compaction removed.
-        `unexplained` is how many of the rows the allowance for repeats does not explain, None
-        without one.
+        `compacted` describes topics of a balance of which compaction removed records. `unexplained`
+        is the number of rows that the allowance for repeats does not explain, None without one.
         """
         remark = (
-            f" {standing.incomplete}: what lay before is not looked at."
-            if standing.incomplete
+            f" {verifiability.incomplete}: earlier records are not evaluated."
+            if verifiability.incomplete
             else ""
         )
         rows = self._rows(violations, is_more=is_more)
-        within = self._repeats(standing)
+        within = self._repeats(verifiability)
         if within is not None and within.most:
             most = within.most
             up_to = f"up to {most:,} repeats, as the application processes at least once"
             if violations == 0 or unexplained == 0:
                 differ = f" {violations:,} rows differ by no more than that." if violations else ""
-                return Judged(
+                return RuleOutcome(
                     Outcome.PASSED,
                     f"Holds at recovery point {point_id} {up_to}.{differ}{remark}",
                 )
             if unexplained is None and violations <= most:
                 return not_verifiable(
-                    f"{rows}, but that may be no fault of the application: it processes at least"
-                    f" once, and up to {most:,} records may be repeated at recovery point"
-                    f" {point_id}. Evaluate at a point at which nothing was on its way, or write"
-                    " the rule as a balance, which says in what direction repeats change it."
+                    f"{rows}, but repeated records can be the cause: the application processes at"
+                    f" least once, and up to {most:,} records may be repeated at recovery point"
+                    f" {point_id}. Evaluate at a point without records in flight, or write the rule"
+                    " as a balance, which defines the effect of repeats."
                 )
             violations = unexplained or violations
             rows = (
                 f"{self._rows(violations, is_more=is_more)} by more than {most:,} repeats explain"
             )
-        elif standing.repeats and standing.within is None:
+        elif verifiability.repeats and verifiability.within is None:
             found = "no row in violation" if violations == 0 else rows
             return not_verifiable(
-                f"Recovery point {point_id} is at_least_once ({standing.repeats}): records may be"
-                f" repeated in it; {found}. Evaluate at a point that is exact."
+                f"Recovery point {point_id} is at_least_once ({verifiability.repeats}): records may"
+                f" be repeated in it; {found}. Evaluate at an exact point."
             )
         if violations == 0:
-            return Judged(Outcome.PASSED, f"Holds at recovery point {point_id}.{remark}")
-        doubt = standing.unproven or standing.unknown or (compacted if self.counts_all else "")
-        if doubt:
+            return RuleOutcome(Outcome.PASSED, f"Holds at recovery point {point_id}.{remark}")
+        cause = (
+            verifiability.unproven
+            or verifiability.unknown
+            or (compacted if self.counts_all else "")
+        )
+        if cause:
             return not_verifiable(
-                f"{rows}, but that may be no fault of the application: {doubt} Evaluate at a newer"
+                f"{rows}, but the application may not be the cause: {cause} Evaluate at a newer"
                 " point that is exact and covered."
             )
         shown = "" if violations == 1 else ", the first of which are shown"
         if is_more:
-            remark += " To have all counted, group the rows in its SQL, or raise max_rows."
-        return Judged(
+            remark += " To count all rows, group them in the SQL, or increase max_rows."
+        return RuleOutcome(
             Outcome.VIOLATED,
-            f"{rows} at recovery point {point_id}{shown}.{remark} Look up in the topics and stores"
-            " of the rule what became of these records; nothing is to be restored or deleted before"
-            " that is known.",
+            f"{rows} at recovery point {point_id}{shown}.{remark} Find these records in the topics"
+            " and stores of the rule. Do not restore or delete anything before the cause is known.",
         )
 
     def _rows(self, violations: int, *, is_more: bool) -> str:
         rows = f"{violations:,} row{'' if violations == 1 else 's'} in violation"
         if is_more:
-            return f"More than {rows} (max_rows of rule {self.name}, where counting ends)"
+            return f"More than {rows} (counting ends at max_rows of rule {self.name})"
         return rows
 
     def result(
         self,
-        judged: Judged,
+        outcome: RuleOutcome,
         place: Place,
         application_id: str,
         run_id: str,
@@ -229,7 +230,7 @@ class Runnable:
         sample: Sample = NO_SAMPLE,
         took_s: float = 0.0,
     ) -> RuleResult:
-        """What came out at a recovery point, at this moment."""
+        """Return the result of an evaluation at a recovery point, with the present time."""
         return RuleResult(
             application_id=application_id,
             rule=self.name,
@@ -237,8 +238,8 @@ class Runnable:
             place=place,
             point_id=point_id,
             window=window,
-            outcome=judged.outcome,
-            explanation=judged.explanation,
+            outcome=outcome.outcome,
+            explanation=outcome.explanation,
             severity=self.rule.severity,
             blocking=self.rule.blocking,
             violations=violations,
@@ -253,10 +254,10 @@ class Runnable:
 def runnables_of(
     settings: ApplicationSettings, rules: Collection[str] | None = None
 ) -> list[Runnable]:
-    """All rules and recomputations of an application, or those of these names, in their order.
+    """Return all rules and recomputed stores of an application, or the selected ones, in order.
 
     Raises:
-        ConfigurationError: There is none of a name.
+        ConfigurationError: A selected rule does not exist.
     """
     views = views_of(settings)
     found = [_of_rule(rule, views) for rule in settings.completeness]

@@ -57,10 +57,10 @@ _CHECK_OF = {
 }
 _OUTCOMES = {
     Outcome.PASSED: "No row in violation, at a point where that proves it.",
-    Outcome.VIOLATED: "Rows in violation; the first of them are with the evaluation.",
-    Outcome.NOT_VERIFIABLE: "It can neither be said to hold nor to be violated, never passed: the"
-    " point is not exact, records it needs are not in the backup, or came too late to tell.",
-    Outcome.FAILED: "It could not be evaluated; the reason is told.",
+    Outcome.VIOLATED: "Rows in violation. The evaluation lists the first ones.",
+    Outcome.NOT_VERIFIABLE: "The result is uncertain, so that the rule neither passes nor is violated:"
+    " the point is not exact, necessary records are not in the backup, or records arrived late.",
+    Outcome.FAILED: "The rule could not be evaluated. The explanation names the reason.",
 }
 _OF_RESTORES = (
     "Each restored topic has, with one evaluation for each restore; while it is red, no group"

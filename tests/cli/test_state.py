@@ -235,7 +235,10 @@ def test_as_of_without_a_snapshot(program: Program, followed: Path) -> None:
             "--point cannot be combined with",
         ),
         (["--point", "point-0000", "--history"], "--point cannot be combined with"),
-        (["--as-of", "1969-01-01T00:00:00Z"], "not cover any recovery point that was complete then"),
+        (
+            ["--as-of", "1969-01-01T00:00:00Z"],
+            "not cover any recovery point that was complete then",
+        ),
         (["--history"], "has no snapshot. Backups do not cover any recovery point"),
     ],
 )

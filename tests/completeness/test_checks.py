@@ -57,10 +57,13 @@ def test_two_names_that_dagster_takes_for_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("declared", "text"),
     [
-        (rule(description="Orders are counted."), "Orders are counted. Red: the rows"),
+        (rule(description="Orders are counted."), "Orders are counted. Red: the evaluation lists"),
         (rule(balance="a == b"), "Balance: `a == b`. Red:"),
-        (rule(), "No row comes out of:\n\n```sql\nSELECT * FROM orders WHERE amount < 0\n```"),
-        (rule(scope=Scope.WINDOW), "Of what is new since the window before."),
+        (
+            rule(),
+            "This query returns no row:\n\n```sql\nSELECT * FROM orders WHERE amount < 0\n```",
+        ),
+        (rule(scope=Scope.WINDOW), "The rule covers records since the previous window."),
         (rule(severity=Severity.WARN), "A violation is a warning"),
     ],
 )

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.completeness.content import Moment, Part, in_flight_from, part_of, wanted
+from kstreams_assets.completeness.content import (
+    EvaluationPoint,
+    Part,
+    in_flight_from,
+    part_of,
+)
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.offsets import OffsetRange
@@ -41,8 +46,10 @@ def early(stored: StoredTopics) -> RecoveryPoint:
     )
 
 
-def ranges(view: View, moment: Moment, part: Part = Part.ALL) -> list[tuple[int, int]]:
-    [found] = wanted(view, moment, part) or [None]
+def ranges(
+    view: View, evaluation_point: EvaluationPoint, part: Part = Part.ALL
+) -> list[tuple[int, int]]:
+    [found] = partitions_of_view(view, evaluation_point, part) or [None]
     return [] if found is None else [(each.start, each.end) for each in found.ranges]
 
 
@@ -50,8 +57,8 @@ def test_each_role_shows_what_belongs_to_the_cut(
     stored: StoredTopics, views: dict[str, View]
 ) -> None:
     point = stored.point("p", 2_000, ENDS, COMMITTED, log_starts={MOVED: 60, ORDERS: 3})
-    moment = Moment(point)
-    shown = {name: ranges(views[name], moment) for name in (*ENDS, "sums")}
+    evaluation_point = EvaluationPoint(point)
+    shown = {name: ranges(views[name], evaluation_point) for name in (*ENDS, "sums")}
     assert shown == {
         ORDERS: [(0, 90)],  # what the application has taken in, as far back as is backed up
         RATES: [(0, 9)],
@@ -66,24 +73,24 @@ def test_each_role_shows_what_belongs_to_the_cut(
 def test_ranges_of_other_transactions_are_left_out(
     stored: StoredTopics, views: dict[str, View]
 ) -> None:
-    moment = Moment(early(stored))
-    assert ranges(views[TOTALS], moment) == [(0, 55)]
+    evaluation_point = EvaluationPoint(early(stored))
+    assert ranges(views[TOTALS], evaluation_point) == [(0, 55)]
 
 
 def test_nothing_is_taken_in_without_a_committed_offset(
     stored: StoredTopics, views: dict[str, View]
 ) -> None:
-    moment = Moment(stored.point("p", 2_000, ENDS, {}, log_starts={MOVED: 60}))
-    assert ranges(views[ORDERS], moment) == []
-    assert ranges(views[MOVED], moment) == [(60, 80)]
-    assert in_flight_from(views[JOINED], moment) == {0: 0}
+    evaluation_point = EvaluationPoint(stored.point("p", 2_000, ENDS, {}, log_starts={MOVED: 60}))
+    assert ranges(views[ORDERS], evaluation_point) == []
+    assert ranges(views[MOVED], evaluation_point) == [(60, 80)]
+    assert in_flight_from(views[JOINED], evaluation_point) == {0: 0}
 
 
 def test_in_flight_is_what_lies_at_or_above_the_committed_offset(
     stored: StoredTopics, views: dict[str, View]
 ) -> None:
-    moment = Moment(stored.point("p", 2_000, ENDS, COMMITTED))
-    found = {name: dict(in_flight_from(views[name], moment)) for name in (*ENDS, "sums")}
+    evaluation_point = EvaluationPoint(stored.point("p", 2_000, ENDS, COMMITTED))
+    found = {name: dict(in_flight_from(views[name], evaluation_point)) for name in (*ENDS, "sums")}
     nothing = {name: {} for name in (ORDERS, RATES, TOTALS, CHANGELOG, "sums")}
     assert found == nothing | {JOINED: {0: 40}, MOVED: {0: 0}}
 
@@ -91,9 +98,10 @@ def test_in_flight_is_what_lies_at_or_above_the_committed_offset(
 def test_new_is_what_the_point_before_did_not_hold(
     stored: StoredTopics, views: dict[str, View]
 ) -> None:
-    moment = Moment(stored.point("p", 2_000, ENDS, COMMITTED), early(stored))
+    evaluation_point = EvaluationPoint(stored.point("p", 2_000, ENDS, COMMITTED), early(stored))
     shown = {
-        name: ranges(views[name], moment, Part.NEW) for name in (ORDERS, RATES, JOINED, TOTALS)
+        name: ranges(views[name], evaluation_point, Part.NEW)
+        for name in (ORDERS, RATES, JOINED, TOTALS)
     }
     assert shown == {
         ORDERS: [(55, 90)],  # from committed offset to committed offset
@@ -106,12 +114,14 @@ def test_new_is_what_the_point_before_did_not_hold(
 def test_before_is_the_state_and_what_was_in_flight_then(
     stored: StoredTopics, views: dict[str, View]
 ) -> None:
-    moment = Moment(stored.point("p", 2_000, ENDS, COMMITTED), early(stored))
-    shown = {name: ranges(views[name], moment, Part.BEFORE) for name in ("sums", MOVED, JOINED)}
+    evaluation_point = EvaluationPoint(stored.point("p", 2_000, ENDS, COMMITTED), early(stored))
+    shown = {
+        name: ranges(views[name], evaluation_point, Part.BEFORE) for name in ("sums", MOVED, JOINED)
+    }
     assert shown == {"sums": [(0, 40)], MOVED: [(45, 50)], JOINED: [(20, 30)]}
     # Whether it still is in flight, the point of the window tells.
-    assert in_flight_from(views[JOINED], moment) == {0: 40}
-    assert ranges(views["sums"], Moment(moment.point), Part.BEFORE) == []
+    assert in_flight_from(views[JOINED], evaluation_point) == {0: 40}
+    assert ranges(views["sums"], EvaluationPoint(evaluation_point.point), Part.BEFORE) == []
 
 
 def test_a_topic_that_was_made_anew_is_new_as_a_whole(
@@ -121,7 +131,7 @@ def test_a_topic_that_was_made_anew_is_new_as_a_whole(
     point = stored.point("p", 2_000, ENDS, COMMITTED)
     for cut in point.partitions:
         object.__setattr__(cut, "topic_id", "another")
-    assert ranges(views[TOTALS], Moment(point, before), Part.NEW) == [(0, 60)]
+    assert ranges(views[TOTALS], EvaluationPoint(point, before), Part.NEW) == [(0, 60)]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class TestStateAt:
 
     def test_none_at_all(self, shop: ApplicationSettings) -> None:
         with pytest.raises(
-            KStreamsAssetsError, match="has no snapshot. Backups do not cover any recovery point"
+            KStreamsAssetsError, match=r"has no snapshot\. Backups do not cover any recovery point"
         ):
             state_at(shop, "sessions", Key("a"))
 

@@ -9,7 +9,7 @@ import pytest
 
 from kstreams_assets.app.model import AppTopic, Store
 from kstreams_assets.app.rules import Place, Recomputation
-from kstreams_assets.completeness.on_restores import rules_on_restores, why_not_judged
+from kstreams_assets.completeness.on_restores import rules_on_restores, why_not_evaluated
 from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
@@ -46,7 +46,7 @@ def restored(*topics: AppTopic, mode: RestoreMode = RestoreMode.STATE, **asked: 
 def not_judged(settings: ApplicationSettings, restore: StoredRestore) -> dict[str, str]:
     """Why which rule cannot be judged."""
     rules = rules_on_restores(settings)
-    return {rule.name: why for rule in rules if (why := why_not_judged(rule, restore))}
+    return {rule.name: why for rule in rules if (why := why_not_evaluated(rule, restore))}
 
 
 def test_rules_of_other_places_are_none_of_them(settings: ApplicationSettings) -> None:

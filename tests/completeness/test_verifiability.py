@@ -1,4 +1,4 @@
-"""What a point is worth decides whether a rule passed, is violated, or cannot be judged."""
+"""The verifiability of a point decides about the outcome of a rule."""
 
 from dataclasses import replace
 
@@ -6,27 +6,34 @@ import pytest
 
 from kstreams_assets.app.rules import CompletenessRule, Scope
 from kstreams_assets.completeness.repeats import Repeats
-from kstreams_assets.completeness.runnable import Judged, Runnable, Standing
+from kstreams_assets.completeness.runnable import RuleOutcome, Runnable, Verifiability
 from kstreams_assets.model.rule_results import Outcome, RuleKind
 from kstreams_assets.texts import few
 
-LATE = "orders-0 begins at offset 100 in the backup"
+LATE = "orders-0 starts at offset 100 in the backup"
 RULE = Runnable(CompletenessRule(name="plain", query="SELECT 1", views=()), RuleKind.RULE, {})
 BALANCE = replace(RULE, rule=RULE.rule.model_copy(update={"balance": "a == b"}))
 OF_WINDOW = replace(BALANCE, rule=BALANCE.rule.model_copy(update={"scope": Scope.WINDOW}))
 RECOMPUTED = replace(RULE, kind=RuleKind.RECOMPUTE)
-REPEATS = Standing(repeats="The application runs at_least_once")
+REPEATS = Verifiability(repeats="The application runs at_least_once")
 OWN_REPEATS = replace(REPEATS, within=Repeats(12))
-UNPROVEN = Standing(unproven="compaction may have taken records.")
-UNKNOWN = Standing(unknown="The recovery point does not know totals.")
+UNPROVEN = Verifiability(unproven="compaction may have taken records.")
+UNKNOWN = Verifiability(unknown="The recovery point does not know totals.")
 COMPACTED = "compaction removed records of rates before they were backed up."
 
 
 @pytest.mark.parametrize(
-    ("rule", "standing", "violations", "compacted", "outcome", "told"),
+    ("rule", "verifiability", "violations", "compacted", "outcome", "told"),
     [
-        (BALANCE, Standing(), 0, "", Outcome.PASSED, "Holds at recovery point point-1."),
-        (BALANCE, Standing(), 3, "", Outcome.VIOLATED, "3 rows in violation at recovery point"),
+        (BALANCE, Verifiability(), 0, "", Outcome.PASSED, "Holds at recovery point point-1."),
+        (
+            BALANCE,
+            Verifiability(),
+            3,
+            "",
+            Outcome.VIOLATED,
+            "3 rows in violation at recovery point",
+        ),
         (BALANCE, REPEATS, 0, "", Outcome.NOT_VERIFIABLE, REPEATS.repeats),
         (RULE, REPEATS, 1, "", Outcome.NOT_VERIFIABLE, REPEATS.repeats),
         # Of an at-least-once application itself.
@@ -41,42 +48,52 @@ COMPACTED = "compaction removed records of rates before they were backed up."
         (BALANCE, UNKNOWN, 0, "", Outcome.PASSED, ""),
         (RULE, UNKNOWN, 1, "", Outcome.NOT_VERIFIABLE, UNKNOWN.unknown),
         # Compaction excuses balances and recomputations only.
-        (BALANCE, Standing(), 1, COMPACTED, Outcome.NOT_VERIFIABLE, COMPACTED),
-        (RECOMPUTED, Standing(), 1, COMPACTED, Outcome.NOT_VERIFIABLE, COMPACTED),
-        (RULE, Standing(), 1, COMPACTED, Outcome.VIOLATED, ""),
-        # Other rules are judged on what is there, and say so.
-        (RULE, Standing(incomplete=LATE), 0, "", Outcome.PASSED, LATE),
-        (RULE, Standing(incomplete=LATE), 2, "", Outcome.VIOLATED, LATE),
+        (BALANCE, Verifiability(), 1, COMPACTED, Outcome.NOT_VERIFIABLE, COMPACTED),
+        (RECOMPUTED, Verifiability(), 1, COMPACTED, Outcome.NOT_VERIFIABLE, COMPACTED),
+        (RULE, Verifiability(), 1, COMPACTED, Outcome.VIOLATED, ""),
+        # Other rules are evaluated on the present records, and report that.
+        (RULE, Verifiability(incomplete=LATE), 0, "", Outcome.PASSED, LATE),
+        (RULE, Verifiability(incomplete=LATE), 2, "", Outcome.VIOLATED, LATE),
     ],
 )
 def test_a_rule_that_was_run(
     rule: Runnable,
-    standing: Standing,
+    verifiability: Verifiability,
     violations: int,
     compacted: str,
     outcome: Outcome,
     told: str,
 ) -> None:
-    assert rule.why_not_run(standing) is None
-    found = rule.judged(standing, violations, "point-1", compacted=compacted)
+    assert rule.why_not_run(verifiability) is None
+    found = rule.outcome(verifiability, violations, "point-1", compacted=compacted)
     assert found.outcome is outcome
     assert told in found.explanation
 
 
 @pytest.mark.parametrize(
-    ("rule", "standing", "remedy"),
+    ("rule", "verifiability", "remedy"),
     [
-        (RULE, Standing(not_covered="Not covered: x."), "Back up the windows that are due, then"),
-        (BALANCE, Standing(incomplete=LATE), "a balance of all records cannot be evaluated"),
-        (OF_WINDOW, Standing(incomplete=LATE), "Back up more often than retention removes records"),
-        (RECOMPUTED, Standing(incomplete=LATE), "Check it with a balance of scope: window."),
+        (
+            RULE,
+            Verifiability(not_covered="Not covered: x."),
+            "Back up the due windows, then",
+        ),
+        (BALANCE, Verifiability(incomplete=LATE), "a balance of all records cannot be evaluated"),
+        (
+            OF_WINDOW,
+            Verifiability(incomplete=LATE),
+            "Back up more often than retention removes records",
+        ),
+        (RECOMPUTED, Verifiability(incomplete=LATE), "Check it with a balance of scope: window."),
     ],
 )
-def test_a_rule_that_need_not_be_run(rule: Runnable, standing: Standing, remedy: str) -> None:
-    found = rule.why_not_run(standing)
-    assert isinstance(found, Judged)
+def test_a_rule_that_need_not_be_run(
+    rule: Runnable, verifiability: Verifiability, remedy: str
+) -> None:
+    found = rule.why_not_run(verifiability)
+    assert isinstance(found, RuleOutcome)
     assert found.outcome is Outcome.NOT_VERIFIABLE
-    assert found.explanation.startswith(standing.not_covered or LATE)
+    assert found.explanation.startswith(verifiability.not_covered or LATE)
     assert remedy in found.explanation
 
 
@@ -90,6 +107,6 @@ def test_only_the_first_few_are_listed() -> None:
     ("unexplained", "outcome"), [(0, Outcome.PASSED), (2, Outcome.VIOLATED), (40, Outcome.VIOLATED)]
 )
 def test_what_repeats_explain_of_a_balance(unexplained: int, outcome: Outcome) -> None:
-    found = BALANCE.judged(OWN_REPEATS, 40, "point-1", unexplained=unexplained)
+    found = BALANCE.outcome(OWN_REPEATS, 40, "point-1", unexplained=unexplained)
     assert found.outcome is outcome
     assert "12 repeats" in found.explanation
