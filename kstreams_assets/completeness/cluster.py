@@ -9,6 +9,7 @@ from kstreams_assets.completeness.content import (
     Part,
     ViewPart,
     in_flight_from,
+    partitions_of_view,
 )
 from kstreams_assets.completeness.planner import KEPT_BYTES, PointPlanner
 from kstreams_assets.completeness.runnable import Verifiability

@@ -12,6 +12,7 @@ from kstreams_assets.completeness.content import (
     Part,
     ViewPart,
     in_flight_from,
+    partitions_of_view,
 )
 from kstreams_assets.completeness.repeats import Repeats
 from kstreams_assets.completeness.runnable import Verifiability

@@ -70,6 +70,6 @@ def no_table(
         f"Store {store!r} of {settings.application_id} has no table: {why}."
         if why
         else f"{settings.application_id} has no store {store!r}"
-        f"{f' (similar: {near})' if near else ''}.",
+        f"{f' (near: {near})' if near else ''}.",
         remedy=f"Its stores are: {', '.join(known) or 'none'}.",
     )

@@ -58,8 +58,8 @@ _CHECK_OF = {
 _OUTCOMES = {
     Outcome.PASSED: "No row in violation, at a point where that proves it.",
     Outcome.VIOLATED: "Rows in violation. The evaluation lists the first ones.",
-    Outcome.NOT_VERIFIABLE: "The result is uncertain, so that the rule neither passes nor is violated:"
-    " the point is not exact, necessary records are not in the backup, or records arrived late.",
+    Outcome.NOT_VERIFIABLE: "The result is uncertain: the point is not exact, necessary records are"
+    " not in the backup, or records arrived late.",
     Outcome.FAILED: "The rule could not be evaluated. The explanation names the reason.",
 }
 _OF_RESTORES = (

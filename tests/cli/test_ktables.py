@@ -144,7 +144,7 @@ def test_json(program: Program, app_file: Path, run: _Run) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--store", "total"], "shop has no store 'total' (similar: totals)."),
+        (["--store", "total"], "shop has no store 'total' (near: totals)."),
         (["--window", "2026-10-20"], "There is no closed window '2026-10-20'"),
     ],
 )

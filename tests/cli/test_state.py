@@ -165,11 +165,11 @@ def test_a_value_that_does_not_decode(program: Program, app_file: Path) -> None:
             "Exactly one of --key and --key-hex",
         ),
         (["--store", "totals", "--key-hex", "6"], "--key-hex is '6'."),
-        (["--store", "total", "--key", "a"], "shop has no store 'total' (similar: totals)."),
+        (["--store", "total", "--key", "a"], "shop has no store 'total' (near: totals)."),
         (["--store", "totals", "--key", "z"], "Store 'totals' holds no key z in window"),
         (
             ["--store", "totals", "--key", "a", "--as-of", "2026-10-19T00:00:00Z"],
-            f"the oldest of 2 is that of window {KEYS[0]}",
+            f"The oldest of 2 is that of window {KEYS[0]}",
         ),
         (["--store", "totals", "--key", "a", "--as-of", "9 o'clock"], "as_of is"),
         (["--store", "totals", "--key", "a", "--as-of", "2026-10-20T01:00"], "time zone"),

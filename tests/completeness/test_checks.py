@@ -50,7 +50,9 @@ def test_the_name_of_a_check_is_one_that_dagster_takes(everything: ApplicationSe
 
 
 def test_two_names_that_dagster_takes_for_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"'recompute_a-b' and 'recompute_a\.b' apart"):
+    with pytest.raises(
+        ConfigurationError, match=r"'recompute_a-b' and 'recompute_a\.b' have the same check name"
+    ):
         rule_checks(with_rules(tmp_path, stores=("a-b", "a.b")), AT_WINDOWS)
 
 

@@ -9,6 +9,7 @@ from kstreams_assets.completeness.content import (
     Part,
     in_flight_from,
     part_of,
+    partitions_of_view,
 )
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.point import RecoveryPoint

@@ -134,7 +134,7 @@ class TestStateAt:
             state_at(shop, "totals", Key("a"), _taken_at(KEYS[0]) - 1)
         text = str(caught.value)
         assert (
-            f"the oldest of 4 is that of window {KEYS[0]} (2026-10-20T00:55:00.000+00:00)" in text
+            f"The oldest of 4 is that of window {KEYS[0]} (2026-10-20T00:55:00.000+00:00)" in text
         )
         assert "kstreams-assets ktables make" in text
 
@@ -153,7 +153,7 @@ class TestStateAt:
         [
             (
                 "total",
-                r"has no store 'total' \(similar: totals\)\. Its stores are: cache, sessions",
+                r"has no store 'total' \(near: totals\)\. Its stores are: cache, sessions",
             ),
             ("cache", "it has no changelog"),
         ],

@@ -123,7 +123,7 @@ def test_a_store_that_the_application_does_not_have() -> None:
     with pytest.raises(ConfigurationError) as caught:
         application_model(said).settings(Path.cwd())
     assert "The declared store 'order-total' is not in application shop" in str(caught.value)
-    assert "(similar: order-totals)" in str(caught.value)
+    assert "(near: order-totals)" in str(caught.value)
 
 
 def test_definitions_are_built_from_declared_stores() -> None:
