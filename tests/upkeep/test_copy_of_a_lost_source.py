@@ -420,7 +420,7 @@ class TestPromote:
     def test_a_part_of_a_warehouse(self, stock: Stock, to: Path) -> None:
         Stock(_root(stock), application_id="bar").grow([0])
         CopyJob(stock.warehouse, to, applications=["shop"]).run()
-        with pytest.raises(ConfigurationError, match="no records of bar"):
+        with pytest.raises(ConfigurationError, match="ledger of bar, but no records"):
             promote(to)
         with pytest.raises(ConfigurationError, match="contains the records of shop"):
             promote(to, applications=["bar"])
