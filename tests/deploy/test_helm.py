@@ -1,5 +1,6 @@
 """deploy/helm: what the chart renders to is what kustomize renders, with names of the release."""
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from tests.docs.documents import parse_command
 CHART = DEPLOY / "helm/kstreams-assets"
 HELM = next(CHECKOUT.glob(".helm/*/helm"), None)
 _EVERYTHING = ("restore.enabled=true", "drill.enabled=true", "monitoring.enabled=true")
+_DIGEST = f"sha256:{'0' * 64}"
 _INSTANCE = "app.kubernetes.io/instance"
 
 pytestmark = [
@@ -103,7 +105,7 @@ def test_by_default_it_neither_restores_nor_needs_an_operator() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_manifest_is_as_the_schemas_of_kubernetes_want_it(version: str) -> None:
     values = (*_EVERYTHING, "persistentVolume.enabled=true", "persistentVolume.storageClassName=x")
-    values += ("image.digest=sha256:0", "image.pullPolicy=Always", "image.pullSecrets[0].name=s")
+    values += (f"image.digest={_DIGEST}", "image.pullPolicy=Always", "image.pullSecrets[0].name=s")
     for manifest in rendered(*values, r"serviceAccount.annotations.eks\.amazonaws\.com/role-arn=r"):
         if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
             kubernetes_validate.validate(manifest, version, strict=True)
@@ -156,16 +158,57 @@ def test_options_and_numbers_arrive_in_the_commands() -> None:
 
 
 def test_an_image_is_named_by_its_digest_where_there_is_one() -> None:
-    digest = f"sha256:{'0' * 64}"
-    for each in pods(rendered(f"image.digest={digest}")):
+    for each in pods(rendered(f"image.digest={_DIGEST}")):
         (container,) = each.spec["containers"]
-        assert container["image"] == f"registry.example.com/kstreams-assets@{digest}"
+        assert container["image"] == f"registry.example.com/kstreams-assets@{_DIGEST}"
 
 
 def test_a_release_without_an_application_is_refused() -> None:
     done = _helm("template", "kstreams", str(CHART))
     assert done.returncode == 1
     assert "Set application.defs: --set-file application.defs=defs.yaml" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("folower.enabled=false", "additional properties 'folower' not allowed"),
+        ("restore.deployment.replica=3", "additional properties 'replica' not allowed"),
+        ("follower.resources.limit.memory=5Gi", "additional properties 'limit' not allowed"),
+        ("restore.enabled=yes", "got string, want boolean"),
+        ("follower.everySeconds=0", "exclusiveMinimum"),
+        ("image.digest=latest", "does not match pattern"),
+        ("application.name=Order_Processor", "does not match pattern"),
+    ],
+)
+def test_a_misspelled_key_or_a_wrong_value_is_refused(value: str, problem: str) -> None:
+    for command in (("template", "kstreams", str(CHART)), ("lint", str(CHART))):
+        done = _helm(*command, *_sets([value]))
+        assert done.returncode == 1
+        assert problem in done.stdout + done.stderr
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    declared = {path for path in _declared(schema) if path[0] != "global"}
+    assert declared == {*_given(values, declared)}
+
+
+def _declared(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield (*path, name)
+        yield from _declared(inner, (*path, name))
+
+
+def _given(
+    values: Mapping[str, Any], declared: set[tuple[str, ...]], path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Without what is below a value that may have any key."""
+    for name, inner in values.items():
+        yield (here := (*path, name))
+        if isinstance(inner, Mapping) and any(d[: len(here)] == here != d for d in declared):
+            yield from _given(inner, declared, here)
 
 
 def test_another_configuration_starts_another_pod_of_the_follower() -> None:
