@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import yaml
+
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
 from kstreams_assets.app.topology import Topology
 from kstreams_assets.app_file.model import ApplicationModel
@@ -17,6 +19,15 @@ GUESSES: Final = """\
 # restore of mode `state` reads that store or topic; recovery points and backups continue.
 """
 """Stands at the top of a YAML with guesses."""
+_TARGETS: Final = """\
+  # Clusters that restores write to: `restore run --target NAME`, and `target` in Dagster. A single
+  # target is the default. `local`, a throwaway cluster on this machine, needs no declaration.
+  # targets:
+  #   dr:
+  #     connection:
+  #       bootstrap_servers: dr-kafka-1:9092
+"""
+"""Stands at the end of a YAML without targets, among its attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,19 @@ class Written:
 
     attributes: dict[str, Any]
     not_held: tuple[str, ...] = ()
+
+
+def document(attributes: Mapping[str, Any]) -> str:
+    """The text of the YAML with these attributes, with a commented target where there is none."""
+    whole = {
+        "type": "kstreams_assets.components.KafkaStreamsAppComponent",
+        "attributes": dict(attributes),
+    }
+    blocks = [*attributes.get("stores", {}).values(), *attributes.get("topics", {}).values()]
+    has_guesses = any(isinstance(about, Mapping) and "unconfirmed" in about for about in blocks)
+    head = GUESSES if has_guesses else ""
+    tail = "" if "targets" in attributes else _TARGETS
+    return head + yaml.safe_dump(whole, sort_keys=False) + tail
 
 
 def without_guesses(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from kstreams_assets.app.declarations import NOTHING_DECLARED, Declarations
 from kstreams_assets.app.discovery import ClusterFacts, with_observed
@@ -18,8 +17,8 @@ from kstreams_assets.app.names import is_internal_name, owner_of
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
 from kstreams_assets.app.topology import Topology, read_topology
 from kstreams_assets.app_file.discovered import (
-    GUESSES,
     Written,
+    document,
     relevant_ids,
     without_guesses,
     without_roles,
@@ -127,7 +126,7 @@ def discover(
     made = _component(application, target, topology_file, output, warehouse)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(_document(made.attributes), encoding="utf-8")
+        output.write_text(document(made.attributes), encoding="utf-8")
     if as_json:
         print_json(_json(application, made))
         return
@@ -346,17 +345,6 @@ def _component(
     folder = output.parent.resolve() if output else Path.cwd()
     attributes["topology"] = os.path.relpath(topology_file.resolve(), folder)
     return written(attributes, application, topology)
-
-
-def _document(attributes: Mapping[str, Any]) -> str:
-    document = {
-        "type": "kstreams_assets.components.KafkaStreamsAppComponent",
-        "attributes": dict(attributes),
-    }
-    text = yaml.safe_dump(document, sort_keys=False)
-    blocks = [*attributes.get("stores", {}).values(), *attributes.get("topics", {}).values()]
-    has_guesses = any(isinstance(about, Mapping) and "unconfirmed" in about for about in blocks)
-    return GUESSES + text if has_guesses else text
 
 
 def _json(application: StreamsApplication, made: Written) -> dict[str, Any]:

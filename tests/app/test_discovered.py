@@ -21,6 +21,7 @@ from kstreams_assets.app.roles import (
 )
 from kstreams_assets.app.topology import Topology, parse_topology
 from kstreams_assets.app_file.discovered import (
+    document,
     relevant_ids,
     without_guesses,
     without_roles,
@@ -163,6 +164,22 @@ def test_of_every_example_with_each_of_its_topics_missing(file: Path) -> None:
         check(on(topology, there), text)
         wrote = {"late", "eu-orders.x", *readable} & there
         check(on(topology, there, read=readable | {"c9"}, wrote=wrote), text)
+
+
+def test_the_commented_target_is_a_target_once_it_is_not_commented(tmp_path: Path) -> None:
+    file = tmp_path / "defs.yaml"
+    text = document({**ATTRIBUTES, "topics": {"in": {"roles": ["input"]}}})
+    file.write_text(text)
+    assert not load_model(file).targets
+    head, comment = text.split("  # targets:\n")
+    block = "  targets:\n" + comment.replace("  # ", "  ")
+    file.write_text(head + block)
+    loaded = load_model(file).settings(tmp_path)
+    assert loaded.default_target == "dr"
+    target = loaded.declared_targets["dr"].connection
+    assert target is not None
+    assert target.bootstrap_servers == "dr-kafka-1:9092"
+    assert "# targets:" not in document(yaml.safe_load(file.read_text())["attributes"])
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
