@@ -27,7 +27,7 @@ from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.recorded import recorded_backups
-from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.backup.verdicts import evaluate
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
@@ -151,7 +151,7 @@ class _Story:
             reported = Reporter(settings, instance).report(None).reported
         ledger = Repository.open(settings).ledger
         backups = recorded_backups(settings, ledger.of_windows({w.key for w in windows}))
-        checks = [check for backup in backups for check in judge(backup, settings.application)]
+        checks = [check for backup in backups for check in evaluate(backup, settings.application)]
         print_windows(backups, checks)
         self.findings += backup_findings(windows, reported, checks)
 

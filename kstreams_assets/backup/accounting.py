@@ -1,4 +1,4 @@
-"""Proves why offsets of a span hold no record: from the raw log, never from a guess."""
+"""Proves from the raw log why offsets of a span have no record. Nothing is guessed."""
 
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -28,14 +28,14 @@ _SEEN_IN_THE_LOG = frozenset(
         GapCause.NOT_EXAMINED,
     }
 )
-"""Causes that the look at the log gives; the others were known before the records were read."""
+"""Causes found by inspecting the log; all others were known before the records were read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the log still held of a span after it was read.
+class LogInspection:
+    """What the log still contained of a span after the span was read.
 
-    `because` says why the rest of it was not looked at, empty when all that is there was.
+    `because` says why the rest was not inspected. It is empty if everything present was.
     """
 
     log: RangeTally
@@ -44,11 +44,11 @@ class Look:
 
 @dataclass(slots=True)
 class Accountant(Closing):
-    """Compares what a backup holds with the headers of the record batches in Kafka's log.
+    """Compares the records of a backup with the batch headers in Kafka's log.
 
-    Only partitions with offsets that no stored record has are looked at, and of those only the
-    batch headers: one after the other, so that memory does not grow with the log. `stall_s` bounds
-    the time without progress in one partition; `connections` partitions are looked at side by side.
+    Only partitions in which offsets have no stored record are inspected. Only batch headers are
+    read, one at a time, so memory does not grow with the log. `stall_s` bounds the time without
+    progress in one partition; `connections` partitions are inspected in parallel.
     """
 
     connection: KafkaConnection
@@ -68,10 +68,10 @@ class Accountant(Closing):
             reader.close()
 
     def gone_since(self, topic: TopicPlan) -> frozenset[TopicPartitionId]:
-        """Partitions of which Kafka no longer holds all that the backup was made from.
+        """Return the partitions of which Kafka no longer has everything that was backed up.
 
-        Where the log now begins further on, not even the proof of what the missing offsets were
-        can be given again, so the earlier backup stays also if no record of it is concerned.
+        If the log start has moved up, the causes of missing offsets cannot be proved again. The
+        earlier backup is then kept even if no record is affected.
         """
         spans = {span.partition: span for span in topic.spans}
         gone: set[TopicPartitionId] = set()
@@ -82,7 +82,7 @@ class Accountant(Closing):
         return frozenset(gone)
 
     def _is_there(self, span: SpanPlan | None, held: SpanResult) -> bool:
-        """Whether Kafka holds as many records of a stored span as were stored of it."""
+        """Whether Kafka still has as many records of a span as were stored."""
         plan, had = held.plan, held.content.records
         if span is None or span.read_start > plan.read_start or span.end < plan.end:
             return False
@@ -99,28 +99,28 @@ class Accountant(Closing):
         self,
         topics: Sequence[TopicPlan],
         contents: Mapping[SpanId, SpanContent],
-        seen: Mapping[SpanId, Look] = MappingProxyType({}),
+        seen: Mapping[SpanId, LogInspection] = MappingProxyType({}),
         compacted: Container[str] | None = None,
     ) -> dict[tuple[str, str], tuple[SpanResult, ...]]:
-        """What became of each span, with every missing offset explained or told as unexplained.
+        """Return the result of each span, with a cause for every offset that has no record.
 
-        Keyed by (window key, topic). `compacted` are the topics in whose logs compaction makes
-        holes, None for all. `seen` is what the log held where records were read just now:
-        only other spans are looked at. What could not be looked at in time is told as such. Where
-        only the look is lacking, the records stay as they are stored.
+        Keyed by (window key, topic). Compaction makes holes in the logs of the topics in
+        `compacted`, or of all topics if it is None. `seen` has the inspections of spans that were
+        just read; only other spans are inspected here. Offsets that could not be inspected in time
+        are reported as not examined. If only the inspection is missing, the stored records stay.
         """
         accounts = {topic.id: _accounts(topic, contents) for topic in topics}
-        looks = self._looks(
+        inspections = self._inspect_all(
             (account.plan, account.visible_from)
             for of_topic in accounts.values()
             for account in of_topic
-            if account.needs_look and SpanId.of(account.plan) not in seen
+            if account.needs_inspection and SpanId.of(account.plan) not in seen
         )
-        looks |= seen
+        inspections |= seen
         return {
             topic.id: tuple(
                 account.result(
-                    looks,
+                    inspections,
                     is_changelog=topic.topic.roles.is_changelog,
                     is_compacted=compacted is None or topic.topic.name in compacted,
                 )
@@ -129,39 +129,39 @@ class Accountant(Closing):
             for topic in topics
         }
 
-    def _looks(self, spans: Iterable[tuple[SpanPlan, int]]) -> dict[SpanId, Look]:
-        """Look at the log of these spans, each from an offset on; below it the log is gone."""
-        stretches: list[list[tuple[SpanPlan, int]]] = []
+    def _inspect_all(self, spans: Iterable[tuple[SpanPlan, int]]) -> dict[SpanId, LogInspection]:
+        """Inspect the log of these spans, each from an offset on; the log below it is gone."""
+        runs: list[list[tuple[SpanPlan, int]]] = []
         for span, visible_from in sorted(spans, key=lambda s: (s[0].partition, s[0].read_start)):
-            last = stretches[-1][-1][0] if stretches else None
+            last = runs[-1][-1][0] if runs else None
             if last and last.partition == span.partition and last.end == span.read_start:
-                stretches[-1].append((span, visible_from))
+                runs[-1].append((span, visible_from))
             else:
-                stretches.append([(span, visible_from)])
-        if not stretches:
+                runs.append([(span, visible_from)])
+        if not runs:
             return {}
         free: SimpleQueue[RawLogReader] = SimpleQueue()
         for reader in self._readers:
             free.put(reader)
 
-        def look(stretch: list[tuple[SpanPlan, int]]) -> dict[SpanId, Look]:
+        def inspect(run: list[tuple[SpanPlan, int]]) -> dict[SpanId, LogInspection]:
             reader = free.get()
             try:
-                return self._look(reader, stretch)
+                return self._inspect(reader, run)
             finally:
                 free.put(reader)
 
-        with ThreadPoolExecutor(self.connections, thread_name_prefix="look") as pool:
-            found = list(pool.map(look, stretches))
-        return {span: seen for of_stretch in found for span, seen in of_stretch.items()}
+        with ThreadPoolExecutor(self.connections, thread_name_prefix="inspect") as pool:
+            found = list(pool.map(inspect, runs))
+        return {span: seen for of_run in found for span, seen in of_run.items()}
 
-    def _look(
-        self, reader: RawLogReader, stretch: Sequence[tuple[SpanPlan, int]]
-    ) -> dict[SpanId, Look]:
-        """Follow the log through spans that adjoin each other."""
-        spans = [span for span, _ in stretch]
+    def _inspect(
+        self, reader: RawLogReader, run: Sequence[tuple[SpanPlan, int]]
+    ) -> dict[SpanId, LogInspection]:
+        """Inspect the log of adjacent spans."""
+        spans = [span for span, _ in run]
         tallies = [RangeTally(span.read_start, span.end) for span in spans]
-        for tally, (_, visible_from) in zip(tallies, stretch, strict=True):
+        for tally, (_, visible_from) in zip(tallies, run, strict=True):
             tally.skip(visible_from)
         position, end = tallies[0].position, spans[-1].end
         because = ""
@@ -170,7 +170,7 @@ class Accountant(Closing):
                 self._follow(reader, spans[0], position, end, tallies)
                 position = end
             except OffsetOutOfRangeError as error:
-                # Retention or DeleteRecords was faster than this look.
+                # Retention or DeleteRecords removed batches during this inspection.
                 if error.log_start <= position:
                     because = error.problem
                 position = max(position, min(error.log_start, end))
@@ -180,12 +180,12 @@ class Accountant(Closing):
                 tally.skip(end if because else position)
         if because:
             _log.warning(
-                "%s cannot be looked at to its end: %s The next run looks again.",
+                "%s cannot be inspected to its end: %s The next run inspects it again.",
                 spans[0].partition,
                 because,
             )
         return {
-            SpanId.of(span): Look(tally, because if tally.unseen else "")
+            SpanId.of(span): LogInspection(tally, because if tally.unseen else "")
             for span, tally in zip(spans, tallies, strict=True)
         }
 
@@ -197,7 +197,7 @@ class Accountant(Closing):
         end: int,
         tallies: Sequence[RangeTally],
     ) -> None:
-        """Hand each batch of the log to the tallies (in order of offsets) that it belongs to."""
+        """Pass each batch of the log to the tallies (in order of offsets) that contain it."""
         if start >= end:
             return
         followed = Tallies(tallies)
@@ -210,9 +210,9 @@ class Accountant(Closing):
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """One span with what is stored of it; `settled` if nothing about it is in question.
+    """One span with its stored contents; `settled` if its result needs no inspection.
 
-    Below `visible_from` the log is gone. `carried` are gaps that only an earlier run could see.
+    The log below `visible_from` is gone. `carried` are gaps that only an earlier run could see.
     """
 
     plan: SpanPlan
@@ -222,29 +222,31 @@ class _Account:
     settled: SpanResult | None = None
 
     @property
-    def needs_look(self) -> bool:
+    def needs_inspection(self) -> bool:
         return self.settled is None and self.content.records != self.plan.to_read
 
     def result(
-        self, looks: Mapping[SpanId, Look], *, is_changelog: bool, is_compacted: bool
+        self, inspections: Mapping[SpanId, LogInspection], *, is_changelog: bool, is_compacted: bool
     ) -> SpanResult:
         if self.settled is not None:
             return self.settled
-        look = looks.get(SpanId.of(self.plan)) if self.needs_look else None
+        inspection = inspections.get(SpanId.of(self.plan)) if self.needs_inspection else None
         records = self.content.records
-        explained = explain(self.plan, records, look, is_compacted=is_compacted) if look else []
+        explained = (
+            explain(self.plan, records, inspection, is_compacted=is_compacted) if inspection else []
+        )
         return SpanResult(
             plan=self.plan,
             content=self.content,
             gaps=tuple(dict.fromkeys([*self.carried, *self.plan.gaps, *explained])),
-            first_hole=first_hole(self.plan, look) if is_changelog else None,
+            first_hole=first_hole(self.plan, inspection) if is_changelog else None,
             contiguity_known=is_changelog,
-            not_examined_because=look.because if look else "",
+            not_examined_because=inspection.because if inspection else "",
         )
 
 
 def _accounts(topic: TopicPlan, contents: Mapping[SpanId, SpanContent]) -> list[_Account]:
-    if not topic.lacks_only_the_look:
+    if not topic.needs_only_inspection:
         carried: dict[SpanId, list[Gap]] = {}
         for entry in topic.earlier:
             of_before = [gap for gap in entry.result.gaps if not gap.is_of_this_log]
@@ -274,35 +276,37 @@ def _accounts(topic: TopicPlan, contents: Mapping[SpanId, SpanContent]) -> list[
     return found
 
 
-def first_hole(span: SpanPlan, look: Look | None) -> int | None:
-    """The lowest offset of a span that the log did not hold any more after it was read.
+def first_hole(span: SpanPlan, inspection: LogInspection | None) -> int | None:
+    """Return the lowest offset of a span that was missing from the log after the read.
 
-    `look` is None where every offset is a stored record: then the log held them all. What was
-    deleted before the log could be looked at (retention), or could not be looked at in time,
-    counts as a hole. What a restore wrote is none: the backups of the older log hold it.
+    `inspection` is None if every offset is a stored record: then the log had them all. Offsets that
+    retention deleted before the inspection, or that were not inspected in time, count as holes.
+    Offsets written by a restore do not: the backups of the older log contain them.
     """
     if span.read_start > span.restored_end:
         return span.restored_end
-    return look.log.first_absent if look else None
+    return inspection.log.first_absent if inspection else None
 
 
-def explain(span: SpanPlan, stored: int, look: Look, *, is_compacted: bool = True) -> list[Gap]:
-    """Name the cause of every offset of a span that no stored record has.
+def explain(
+    span: SpanPlan, stored: int, inspection: LogInspection, *, is_compacted: bool = True
+) -> list[Gap]:
+    """Return the cause of every offset of a span that has no stored record.
 
-    Transaction markers and aborted records are seen in the log. Offsets that the log does not hold
-    were removed by compaction, where the topic `is_compacted`: nothing else makes holes. It may
-    have removed records between the read and the look, so the log may hold fewer than were stored,
-    never more. Markers and aborted records are not cut down to what is missing: a record stored
-    twice would hide behind them. What is missing where nobody could look stays unexplained, or is
-    told as not examined if the next run may still look.
+    Transaction markers and aborted records are visible in the log. Offsets absent from the log
+    were removed by compaction if the topic `is_compacted`: nothing else makes holes. Compaction
+    may remove records between read and inspection, so the log may have fewer records than were
+    stored, never more. Markers and aborted records are not reduced to the missing offsets: that
+    would hide a record that was stored twice. Offsets that could not be inspected stay
+    unexplained, or are reported as not examined if the next run may inspect them.
     """
-    log = look.log
+    log = inspection.log
     missing = span.to_read - stored
     unread = max(log.visible + log.undecided - stored, 0)
     absent = max(missing - log.markers - log.aborted - unread, 0)
     compacted = min(absent, log.holes) if is_compacted else 0
     rest = absent - compacted
-    not_examined = rest if look.because else 0
+    not_examined = rest if inspection.because else 0
     return [
         Gap(cause, span.read_start, span.end, offsets)
         for cause, offsets in (
@@ -316,8 +320,8 @@ def explain(span: SpanPlan, stored: int, look: Look, *, is_compacted: bool = Tru
     ]
 
 
-def nothing_seen(span: SpanPlan, because: str) -> Look:
-    """Nothing was seen of a span: its records could not be read."""
+def uninspected(span: SpanPlan, because: str) -> LogInspection:
+    """Return the inspection of a span whose records could not be read."""
     tally = RangeTally(span.read_start, span.end)
     tally.skip(span.end)
-    return Look(tally, because)
+    return LogInspection(tally, because)

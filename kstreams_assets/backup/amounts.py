@@ -1,4 +1,4 @@
-"""How much a backup has to read, in bytes as Kafka stores them, and how long that takes."""
+"""Estimates how many bytes, as Kafka stores them, a backup reads, and how long that takes."""
 
 import json
 import logging
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BYTES_PER_RECORD: Final = 1024
-"""What a record is taken for where nothing is known of its topic."""
+"""Assumed size of a record if nothing is known about its topic."""
 _FEW_OFFSETS: Final = 1_000
-"""Of fewer it does not matter how large they are."""
-_TELLING_BYTES: Final = 64 * 1024**2
-"""What takes a moment says nothing about a rate."""
+"""Below this number of offsets, their size does not matter."""
+_MEASURABLE_BYTES: Final = 64 * 1024**2
+"""Smaller reads are too short to measure a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Bytes that an offset takes, by partition."""
+    """Bytes per offset, by partition."""
 
     per_offset: Mapping[TopicPartitionId, float]
 
     def of_span(self, span: SpanPlan) -> float:
-        """Bytes to read of a span, about."""
+        """Return the approximate number of bytes to read of a span."""
         return span.to_read * self.per_offset.get(span.partition, _BYTES_PER_RECORD)
 
     def of(self, topics: "Iterable[TopicPlan]") -> float:
-        """Bytes to read of topics in windows, about; nothing where only the look is lacking."""
+        """Return the approximate bytes to read; 0 for topics that only need an inspection."""
         return sum(self.of_span(span) for topic in topics if topic.to_read for span in topic.spans)
 
 
 def amounts(cluster: "KafkaCluster", repo: Repository, topics: "Sequence[TopicPlan]") -> Amounts:
-    """What offsets take on the leaders' disks; where these do not tell, in earlier backups.
+    """Return the bytes per offset on the leaders' disks, or else in earlier backups.
 
-    Logs are measured whole: records at their end may be larger or smaller than the mean. Earlier
-    backups are counted uncompressed.
+    Logs are measured as a whole: records at their end may be larger or smaller than the mean.
+    Earlier backups are counted uncompressed.
     """
     if sum(topic.to_read for topic in topics) <= _FEW_OFFSETS:
         return Amounts({})
@@ -63,13 +63,13 @@ def amounts(cluster: "KafkaCluster", repo: Repository, topics: "Sequence[TopicPl
             if size and ends[partition] > starts[partition]:
                 known[partition] = size / (ends[partition] - starts[partition])
     except KafkaError as error:
-        _log.info("How large the logs are is not known: %s", error.problem)
+        _log.info("The sizes of the logs are unknown: %s", error.problem)
     means = _means(repo, {partition.topic for partition in wanted - known.keys()})
     return Amounts({p: means[p.topic] for p in wanted if p.topic in means} | known)
 
 
 def _means(repo: Repository, topics: set[str]) -> Mapping[str, float]:
-    """Bytes that an offset of a topic took so far."""
+    """Return the mean bytes per offset of each topic in earlier backups."""
     if not topics:
         return {}
     columns = ["topic", "start", "end", "bytes"]
@@ -84,18 +84,18 @@ def _means(repo: Repository, topics: set[str]) -> Mapping[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many bytes per second are read, and how that is known."""
+    """How many bytes per second are read, and the source of that figure."""
 
     bytes_per_s: float
     how: str
 
     def takes_s(self, size: float) -> float:
-        """How long so many bytes take."""
+        """Return how long reading this many bytes takes (s)."""
         return size / self.bytes_per_s
 
 
 class Phase(StrEnum):
-    """The phases of a backup, in their order; one that has nothing to do is left out."""
+    """The phases of a backup, in order; a phase without work is skipped."""
 
     CLOSING_POINT = "closing_point"
     RECORDS = "records"
@@ -105,10 +105,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A phase starts; or records were read, which takes long.
+    """Reports the start of a phase, or how much of a long read is done.
 
-    Bytes that were read since the last one, and about how many are left. `pace` is None where
-    nothing is known of it yet.
+    Has the bytes read since the previous report, and about how many are left. `pace` is None
+    while it is unknown.
     """
 
     phase: Phase
@@ -120,17 +120,17 @@ class Progress:
 def expected_pace(
     settings: BackupSettings, warehouse: Warehouse, application_id: str
 ) -> Pace | None:
-    """The pace measured last, or the throttle if that is slower; None if neither is there."""
+    """Return the last measured pace, or the throttle if it is slower; None without either."""
     measured = _measured(warehouse, application_id)
     limit = settings.bytes_per_second
     if limit is not None and (measured is None or limit < measured):
         return Pace(limit, "the throttle")
-    return None if measured is None else Pace(measured, "as measured last")
+    return None if measured is None else Pace(measured, "as measured in the last run")
 
 
-def note_pace(warehouse: Warehouse, application_id: str, size: float, took_s: float) -> None:
-    """Remember how fast so many bytes were read; of a few it is not worth it."""
-    if size < _TELLING_BYTES or took_s <= 0:
+def record_pace(warehouse: Warehouse, application_id: str, size: float, took_s: float) -> None:
+    """Store how fast these bytes were read; small reads are too inaccurate and are ignored."""
+    if size < _MEASURABLE_BYTES or took_s <= 0:
         return
     store_at(_file(warehouse, application_id)).put_text(
         json.dumps({"bytes_per_s": size / took_s}), durable=False
@@ -151,7 +151,7 @@ def _file(warehouse: Warehouse, application_id: str) -> StorePath:
 
 @dataclass(frozen=True, slots=True)
 class TopicAmount:
-    """What is to be read of one topic."""
+    """How much of one topic is to be read."""
 
     topic: str
     offsets: int
@@ -160,7 +160,7 @@ class TopicAmount:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a backup of some windows would read, and how fast."""
+    """How much a backup of some windows would read, and how fast."""
 
     application_id: str
     windows: tuple[str, ...] = ()
@@ -169,24 +169,24 @@ class Estimate:
 
     @property
     def offsets(self) -> int:
-        """Of all topics."""
+        """Offsets of all topics."""
         return sum(topic.offsets for topic in self.topics)
 
     @property
     def bytes(self) -> int:
-        """Of all topics, as Kafka stores them."""
+        """Bytes of all topics, as Kafka stores them."""
         return sum(topic.bytes for topic in self.topics)
 
     @property
     def takes_s(self) -> float | None:
-        """How long it would take, None if no pace is known."""
+        """How long the backup would take (s), None if the pace is unknown."""
         return None if self.pace is None else self.pace.takes_s(self.bytes)
 
 
 def in_words(size: float, offsets: int, pace: Pace | None) -> str:
-    """How much is to be read and how long that takes, for people."""
+    """Return how much is to be read and how long that takes, as a sentence."""
     text = f"about {bytes_text(round(size))} in {offsets:,} offsets"
     if pace is None:
-        return f"{text}; how long that takes is known after the first {bytes_text(_TELLING_BYTES)}"
+        return f"{text}; the duration is known after the first {bytes_text(_MEASURABLE_BYTES)}"
     rate = f"{bytes_text(round(pace.bytes_per_s))}/s, {pace.how}"
     return f"{text}; {duration(round(1000 * pace.takes_s(size)))} at {rate}"

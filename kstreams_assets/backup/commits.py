@@ -1,4 +1,4 @@
-"""Commits planned windows and increments: read, account, one commit, then the ledger."""
+"""Commits planned windows and increments: read, account, commit once, update the ledger."""
 
 import logging
 import time
@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kstreams_assets.app.model import AppTopic
-from kstreams_assets.backup.accounting import Accountant, Look, nothing_seen
-from kstreams_assets.backup.amounts import Amounts, Pace, amounts, note_pace
+from kstreams_assets.backup.accounting import Accountant, LogInspection, uninspected
+from kstreams_assets.backup.amounts import Amounts, Pace, amounts, record_pace
 from kstreams_assets.backup.context import RunContext
 from kstreams_assets.backup.parts import first_part, next_increments
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan, read_ranges
@@ -52,14 +52,14 @@ _ATTEMPTS: Final = 3
 
 
 _MOST_REASONS: Final = 5
-"""So many reasons are given."""
+"""At most this many reasons are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committer:
-    """Backs up windows and increments, each group of them in one commit.
+    """Backs up windows and increments in groups, one commit per group.
 
-    Everything is done under the application's lock, which the caller holds.
+    The caller holds the application's lock throughout.
     """
 
     ctx: RunContext
@@ -71,7 +71,7 @@ class Committer:
         lock: LockHandle,
         topics: Sequence[AppTopic] | None = None,
     ) -> list[WindowBackup]:
-        """Plan these windows, of all topics of the run or of these, and commit them."""
+        """Plan these windows, of these topics or of all topics of the run, and commit them."""
         if not windows:
             return []
         plan = self.planner.plan(windows, topics)
@@ -85,7 +85,7 @@ class Committer:
         lock: LockHandle,
         topics: Sequence[AppTopic] | None = None,
     ) -> list[WindowBackup]:
-        """Commit what is planned of these topics, group by group."""
+        """Commit the planned windows of these topics, group by group."""
         done: list[WindowBackup] = []
         left = sizes.of(plan.topics)
         for group in self._groups(plan, sizes):
@@ -94,7 +94,7 @@ class Committer:
                 group, plan, lock, lambda group=group: self.planner.plan(group, topics)
             )
             size = sizes.of(topic for topic in plan.topics if topic.window in group)
-            self._note_pace(size, time.monotonic() - began)
+            self._record_pace(size, time.monotonic() - began)
             left -= size
             self.ctx.has_read(size, left)
         return done
@@ -102,7 +102,7 @@ class Committer:
     def back_up_part(
         self, rest: Window, topics: Sequence[AppTopic], lock: LockHandle
     ) -> WindowBackup:
-        """Back up the rest of a window as an increment, or as much of it as one commit takes."""
+        """Back up the rest of a window as an increment, at most as much as one commit takes."""
         ctx = self.ctx
         plan = self.planner.plan([rest], topics)
         sizes = amounts(ctx.cluster, ctx.repo, plan.topics)
@@ -122,7 +122,7 @@ class Committer:
             [window], first, lock, lambda: part(self.planner.plan([rest], topics))
         )
         size, took_s = sizes.of(first.topics), time.monotonic() - began
-        self._note_pace(size, took_s)
+        self._record_pace(size, took_s)
         left = size_of_all - size
         if is_long:
             ctx.has_read(size, left)
@@ -140,7 +140,7 @@ class Committer:
         return done
 
     def complete(self, window: Window, lock: LockHandle) -> tuple[UnreadTopic, ...]:
-        """Back up what is missing of a window as increments, of bounded size each.
+        """Back up the missing rest of a window as increments of bounded size.
 
         Returns:
             The topics that cannot be read to the window's end yet.
@@ -159,12 +159,12 @@ class Committer:
         return tuple(unread.values())
 
     def read_again(self, increments: Iterable[LedgerEntry]) -> None:
-        """Back up increments again, each up to where it ends, as far as Kafka has their records.
+        """Back up increments again, each up to its end, as far as Kafka still has the records.
 
         Takes the application's lock for each window.
 
         Raises:
-            KStreamsAssetsError: The cluster cannot be asked.
+            KStreamsAssetsError: The cluster cannot be reached.
         """
         topics: dict[Window, set[str]] = {}
         for entry in increments:
@@ -175,11 +175,11 @@ class Committer:
                 try:
                     self.back_up([window], lock, self.ctx.topics_of(names))
                 except (BackupReadError, TopicNotFoundError) as error:
-                    _log.warning("%s", error)  # It stays damaged, which is reported.
+                    _log.warning("%s", error)  # The increment stays damaged, which is reported.
 
-    def _note_pace(self, size: float, took_s: float) -> None:
+    def _record_pace(self, size: float, took_s: float) -> None:
         settings = self.ctx.settings
-        note_pace(settings.warehouse, settings.application_id, size, took_s)
+        record_pace(settings.warehouse, settings.application_id, size, took_s)
 
     def _groups(self, plan: RunPlan, sizes: Amounts) -> list[tuple[Window, ...]]:
         backup = self.ctx.settings.backup
@@ -198,16 +198,16 @@ class Committer:
         lock: LockHandle,
         plan_again: Callable[[], RunPlan],
     ) -> list[WindowBackup]:
-        """Plan the group again when the log moved under the read (retention, recreated topics)."""
+        """Commit a group; plan it again if the log changed during the read."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._commit_group(windows, plan, lock)
             except (BackupReadError, TopicRecreatedWhileReadingError) as error:
-                anew = plan_again()
-                if _spans(anew, windows) == _spans(plan, windows):
+                new_plan = plan_again()
+                if _spans(new_plan, windows) == _spans(plan, windows):
                     raise
-                _log.warning("%s The log has moved meanwhile: planning again.", error.problem)
-                plan = anew
+                _log.warning("%s The log has changed meanwhile: planning again.", error.problem)
+                plan = new_plan
         return self._commit_group(windows, plan, lock)
 
     def _commit_group(
@@ -216,7 +216,7 @@ class Committer:
         ctx, began = self.ctx, time.monotonic()
         previous = ctx.repo.topics.before(min(window.start_ms for window in windows))
         read = self._read(windows, plan, previous, lock)
-        # What a commit may refer to is never deleted: no file of it is uncommitted by now.
+        # Files that a commit may refer to are never deleted: none of them is uncommitted by now.
         version = self._commit_files(read, windows, lock)
         took_s = time.monotonic() - began
         backups = self._backups(plan, read, version, previous, took_s)
@@ -259,16 +259,16 @@ class Committer:
         previous: Mapping[str, TopicFacts],
         lock: LockHandle,
     ) -> "_Accounted":
-        """Read and account; nothing is committed yet."""
+        """Read and account for every offset; nothing is committed yet."""
         ctx, backup = self.ctx, self.ctx.settings.backup
         topics = [topic for topic in plan.topics if topic.window in windows]
-        again = [topic for topic in topics if topic.lacks_only_the_look]
+        again = [topic for topic in topics if topic.needs_only_inspection]
         with Accountant(
             ctx.cluster.connection, backup.scan_stall_seconds, backup.scan_connections, ctx.throttle
         ) as accountant:
             fresh = _richer((t, self._staying(accountant, t)) for t in topics if t not in again)
             with SpanReader(ctx, lock).read(fresh, windows) as read:
-                files, looks, left_out, executor = read
+                files, inspections, left_out, executor = read
                 fresh = [topic for topic in fresh if topic.id not in left_out]
                 contents_of(ctx.records, files)
                 self._refuse_recreated(plan, windows, fresh, files)
@@ -276,7 +276,7 @@ class Committer:
                 files = self._of_spans(fresh, files)
                 contents = contents_of(ctx.records, files)
                 compacted = _compacted(plan, previous)
-                results = accountant.results([*fresh, *again], contents, looks, compacted)
+                results = accountant.results([*fresh, *again], contents, inspections, compacted)
         return _Accounted(
             [topic for topic in topics if topic.id not in left_out],
             fresh,
@@ -287,7 +287,7 @@ class Committer:
         )
 
     def _staying(self, accountant: Accountant, topic: TopicPlan) -> Set[TopicPartitionId]:
-        """Partitions whose backup stays; where Kafka has lost some, only damaged ones are read."""
+        """Return partitions that keep their backup; of these, only damaged spans are read."""
         if topic.unread:
             return {entry.result.partition for entry in topic.held} - topic.unread
         gone = accountant.gone_since(topic)
@@ -308,7 +308,7 @@ class Committer:
         plans: Sequence[TopicPlan],
         files: Sequence[NewFile],
     ) -> None:
-        """Refuse what may mix two topics of one name, or two incarnations of a log."""
+        """Raise if records of two topics with one name, or of two log incarnations, may mix."""
         if not files and not any(topic.held for topic in plans):
             return
         cluster = self.ctx.cluster
@@ -328,7 +328,7 @@ class Committer:
             raise TopicRecreatedWhileReadingError(topics=changed)
 
     def _of_spans(self, plans: Iterable[TopicPlan], files: Sequence[NewFile]) -> list[NewFile]:
-        """The files of planned spans; the others are deleted."""
+        """Return the files of planned spans; delete the others."""
         spans = {SpanId.of(span) for topic in plans for span in topic.spans}
         for file in files:
             if SpanId.of_file(file) not in spans:
@@ -339,7 +339,7 @@ class Committer:
     def _commit_files(
         self, read: "_Accounted", windows: Sequence[Window], lock: LockHandle
     ) -> int | None:
-        """Replace what the table holds of what was read; None when there is nothing."""
+        """Replace the table's contents for what was read; None if nothing was read."""
         records = self.ctx.records
         table = open_records(records, to_write=True)
         if table is None:
@@ -362,14 +362,14 @@ class Committer:
         previous: Mapping[str, TopicFacts],
         took_s: float,
     ) -> dict[tuple[str, str], TopicBackup]:
-        """What each topic holds now, by window and topic."""
+        """Return the new backup of each topic, by window and topic."""
         facts = current_facts(self.ctx, plan.descriptions)
         backups: dict[tuple[str, str], TopicBackup] = {}
         for topic in read.topics:
             name = topic.topic.name
             # The point that closes the window says nothing about the end of a part of it.
             closing = None if plan.ends_early else plan.edges.closing_point(topic.window)
-            is_as_it_was = topic.lacks_only_the_look
+            is_unchanged = topic.needs_only_inspection
             backups[topic.id] = TopicBackup(
                 window=topic.window,
                 topic=name,
@@ -378,7 +378,7 @@ class Committer:
                 facts=facts.get(name),
                 previous_facts=previous.get(name),
                 recovery_point_id=closing.id if closing else None,
-                delta_version=topic.earlier[0].delta_version if is_as_it_was else version,
+                delta_version=topic.earlier[0].delta_version if is_unchanged else version,
                 duration_s=took_s,
                 executor=read.executor,
                 below_first={p: o for p, o in plan.below_first.items() if p.topic == name},
@@ -388,10 +388,9 @@ class Committer:
 
 @dataclass(frozen=True, slots=True)
 class _Accounted:
-    """What was read of planned topics, and what became of each offset; nothing is committed yet.
+    """Topics as read, with a result for each offset; nothing is committed yet.
 
-    Of `topics` something may be recorded; `fresh` are those whose new files count, `left_out` those
-    that could not be read.
+    `topics` may be recorded. New files of `fresh` topics are used. `left_out` could not be read.
     """
 
     topics: Sequence[TopicPlan]
@@ -402,24 +401,24 @@ class _Accounted:
     executor: Executor
 
     def kept(self, topic: TopicPlan) -> list[LedgerEntry]:
-        """What is stored of a topic and stays, given the results of what was read."""
+        """Return the stored spans of a topic that are kept, given the results of the read."""
         read = {result.partition for result in self.results.get(topic.id, ())}
         return [entry for entry in topic.held if entry.result.partition not in read]
 
 
 class Read(NamedTuple):
-    """The files that were written, what lay in the log where they were read, and topics of which
-    nothing may be recorded, by window and topic."""
+    """The written files, the log inspections made while reading, and topics that must not be
+    recorded, by window and topic."""
 
     files: list[NewFile]
-    looks: Mapping[SpanId, Look]
+    inspections: Mapping[SpanId, LogInspection]
     left_out: Mapping[tuple[str, str], UnreadTopic]
     executor: Executor = Executor.PYTHON
 
 
 @dataclass(frozen=True, slots=True)
 class SpanReader:
-    """Reads under the application's lock: in this process if there is little to do, else on Spark.
+    """Reads under the application's lock: small amounts in this process, others on Spark.
 
     Spark's tasks write only while the lock is held.
     """
@@ -429,10 +428,10 @@ class SpanReader:
 
     @contextmanager
     def read(self, plans: Sequence[TopicPlan], windows: Sequence[Window]) -> Iterator[Read]:
-        """Files of what is to be read; they are deleted if the block fails.
+        """Yield the files of what is to be read; delete them if the block fails.
 
         Raises:
-            BackupReadError: The log has moved, or records of it cannot be read or written.
+            BackupReadError: The log has changed, or records cannot be read or written.
             KafkaError: Its subclasses say why the cluster cannot be read.
         """
         reads = read_ranges(span for topic in plans for span in topic.spans)
@@ -477,8 +476,8 @@ class SpanReader:
             reason = error.problem if isinstance(error, KStreamsAssetsError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
         _log.info("Read in %.1f s (%s).", time.monotonic() - began, executor)
-        looks = {
-            SpanId(window, TopicPartitionId(topic, number)): Look(tally)
+        inspections = {
+            SpanId(window, TopicPartitionId(topic, number)): LogInspection(tally)
             for one in done
             for (window, topic, number), tally in one.tallies.items()
         }
@@ -487,8 +486,8 @@ class SpanReader:
             for one in done
             for (window, topic, number), reason in one.unread.items()
         }
-        looks |= {
-            id_: nothing_seen(span, reasons[id_])
+        inspections |= {
+            id_: uninspected(span, reasons[id_])
             for span in spans
             if (id_ := SpanId.of(span)) in reasons
         }
@@ -500,12 +499,12 @@ class SpanReader:
             if (file.values["window"], file.values["topic"]) not in left_out
         ]
         remove_unreported(folder, {file.path.rpartition("/")[2] for file in files})
-        return Read(files, looks, left_out, executor)
+        return Read(files, inspections, left_out, executor)
 
     def _run(
         self, tasks: "Sequence[SpanTask]", offsets: int
     ) -> "tuple[Executor, Sequence[Written]]":
-        """In this process if there is little to do, else on Spark."""
+        """Run small amounts of work in this process, others on Spark."""
         from spark_resources.span_tasks import run_here
 
         settings = self.ctx.settings
@@ -527,7 +526,7 @@ class SpanReader:
 
 
 def _compacted(plan: RunPlan, previous: Mapping[str, TopicFacts]) -> set[str]:
-    """Topics that compaction may have made holes in: now, or when they were backed up last."""
+    """Return topics in which compaction may have made holes: now or at their last backup."""
     return {
         name
         for name, topic in plan.descriptions.items()
@@ -539,10 +538,10 @@ def _compacted(plan: RunPlan, previous: Mapping[str, TopicFacts]) -> set[str]:
 def _left_out(
     plans: Iterable[TopicPlan], reasons: Mapping[SpanId, str]
 ) -> dict[tuple[str, str], UnreadTopic]:
-    """Topics of which nothing is recorded, since records of them could not be read.
+    """Return topics that are not recorded because some of their records could not be read.
 
-    The next increment reads all of the topic again. Of a closed window the partitions that could
-    be read are recorded, but where its increments stay.
+    The next increment reads the whole topic again. In a closed window, readable partitions are
+    recorded, unless their increments are kept.
     """
     found: dict[tuple[str, str], UnreadTopic] = {}
     for topic in plans:
@@ -556,9 +555,9 @@ def _left_out(
 def commit_groups(
     sizes: Mapping[Window, int], *, limit_bytes: int, most: int
 ) -> list[tuple[Window, ...]]:
-    """Windows in order, cut into groups of at most so many bytes and windows (one at least).
+    """Split windows, in order, into groups of at most this many bytes and windows (at least one).
 
-    Each group becomes one commit, so that a failure keeps what is done.
+    Each group becomes one commit, so a failure keeps the groups before it.
     """
     groups: list[list[Window]] = []
     filled = 0
@@ -574,7 +573,7 @@ def commit_groups(
 def _not_read(
     results: Mapping[tuple[str, str], Sequence[SpanResult]],
 ) -> Iterator[UnreadTopic]:
-    """Topics with partitions that could not be read."""
+    """Yield topics with partitions that could not be read."""
     for (_, topic), spans in results.items():
         unread = [span for span in spans if span.is_unread and span.not_examined_because]
         if unread:
@@ -585,9 +584,9 @@ def _not_read(
 def _richer(
     plans: Iterable[tuple[TopicPlan, Collection[TopicPartitionId]]],
 ) -> list[TopicPlan]:
-    """The plans without partitions of which more is stored than can be read.
+    """Return the plans without partitions of which more is stored than can be read.
 
-    Increments make a window together, or not at all.
+    The increments of a window are merged all together or not at all.
     """
     found: list[TopicPlan] = []
     for plan, poorer in plans:
@@ -605,22 +604,22 @@ def _in_order(results: Iterable[SpanResult], kept: Iterable[LedgerEntry]) -> tup
 
 
 def _at_its_point(increment: TopicBackup) -> TopicBackup:
-    """The increment as if it ended with the point that ends it, one millisecond earlier.
+    """Return the increment as if it ended with its closing point, one millisecond earlier.
 
-    Facts that are recorded with it count for that point.
+    Facts recorded with it apply to that point.
     """
     window = increment.window
     return replace(increment, window=replace(window, end_ms=window.end_ms - 1))
 
 
 def _increments_stay(topic: TopicPlan) -> UnreadTopic:
-    """Why a window is not made of its increments."""
+    """Return why a window is not merged from its increments."""
     return UnreadTopic(
         topic.window,
         topic.topic.name,
-        "Offsets are missing between its increments, and Kafka no longer holds all records that"
-        " they hold. The increments stay, and recovery points restore from them. Records between"
-        " them are lost.",
+        "Offsets are missing between its increments, and Kafka no longer has all records of"
+        " the increments. The increments stay, and recovery points restore from them."
+        " Records between them are lost.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What the parts of a backup run share."""
+"""Shared state of the parts of a backup run."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,17 +20,17 @@ from kstreams_assets.store.locks import LockHandle
 from spark_resources.work import Spark
 
 _LEAST_FREE_BYTES: Final = 64 * 1024**2
-"""Below it a run cannot be expected to finish: even an empty one writes a few files."""
+"""With less free space a run is refused: even an empty run writes a few files."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """The application, the topics of it that are backed up, the cluster, Spark, the run's id.
+    """The application, its topics to back up, the cluster, Spark, and the run's id.
 
     `begins_ms` is the start of the first window of the schedule (epoch milliseconds). `check` is
-    called now and then while this process reads or writes files, and may raise; `on_phase` when a
-    phase starts, and before and after each commit of a run that takes long. `new_lineage` accepts a
-    cluster to which neither the backups nor a restore of them lead.
+    called regularly while this process reads or writes files, and may raise. `on_phase` is called
+    when a phase starts, and around each commit of a long run. `new_lineage` accepts a cluster
+    that neither the backups nor a restore of them lead to.
     """
 
     settings: ApplicationSettings
@@ -63,16 +63,16 @@ class RunContext:
         return tuple(topic for topic in self.topics if topic.name in names)
 
     def missing(self, window: Window) -> set[str]:
-        """The topics that the ledger does not have in a window."""
+        """Return the topics that the ledger does not have in a window."""
         return self.names - self.repo.ledger.done(self.names, windows=[window]).get(window, set())
 
     def present(self) -> list[str]:
-        """The topics that are on the cluster, in order."""
+        """Return the topics that exist on the cluster, in order."""
         return sorted(self.names & set(self.cluster.topics()))
 
     @property
     def throttle(self) -> Throttle | None:
-        """What everything pays into that is read; None without a limit."""
+        """The throttle that all reads share; None without a limit."""
         backup = self.settings.backup
         return throttle(
             f"backup {self.settings.application_id}",
@@ -90,12 +90,12 @@ class RunContext:
         self.on_phase(Progress(Phase.RECORDS, size, left, self.expected_pace()))
 
     def expected_pace(self) -> Pace | None:
-        """How fast records are expected to be read; None where nothing is known of it."""
+        """Return how fast records are expected to be read; None if unknown."""
         settings = self.settings
         return expected_pace(settings.backup, settings.warehouse, settings.application_id)
 
     def provenance(self, windows: Iterable[Window]) -> dict[str, object]:
-        """What a commit of these windows says of itself."""
+        """Return what a commit of these windows says about its origin."""
         return {
             "run_id": self.run_id,
             "application_id": self.settings.application_id,
@@ -104,14 +104,14 @@ class RunContext:
 
     @contextmanager
     def writing(self) -> Iterator[LockHandle]:
-        """Hold the application's lock, with the warehouse in order and a cluster that answers.
+        """Hold the application's lock, with a checked warehouse and a cluster that answers.
 
-        What cannot succeed is refused before a recovery point is taken for it.
+        Runs that cannot succeed fail here, before a recovery point is taken for them.
 
         Raises:
             AuthorizationFailedError: The right to READ a topic is missing.
             OtherClusterError: The backups are of another cluster.
-            WarehouseLockedError: Another run works on the application for too long.
+            WarehouseLockedError: Another run held the application's lock for too long.
         """
         settings = self.settings
         purpose, wait_s = f"backup run {self.run_id}", settings.backup.lock_wait_seconds

@@ -1,10 +1,10 @@
-"""Follows applications: a recovery point and an increment every few seconds, windows as they close.
+"""Follows applications: a recovery point and an increment every few seconds, windows on closing.
 
-A loss of the cluster costs what came after the newest covered point: seconds, however long a
-window is. All that a follower knows stands in the warehouse; one that is killed goes on there.
+A loss of the cluster costs what came after the newest covered point: seconds, whatever the length
+of the windows. All state of a follower is in the warehouse; a restarted follower continues there.
 
-A follower outlives an outage of the brokers, of the warehouse and of its engine: it tries again
-until it had no success for ten minutes. Followers of other applications in its process go on.
+A follower survives outages of the brokers, of the warehouse and of its engine: it retries until it
+had no success for ten minutes. Followers of other applications in the process are not affected.
 """
 
 import json
@@ -28,7 +28,7 @@ from kstreams_assets.backup.follower_status import trouble_of as trouble_of
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupJob, BackupRun
-from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.backup.verdicts import evaluate
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import problem_lines
 from kstreams_assets.errors import KStreamsAssetsError
@@ -46,17 +46,17 @@ from kstreams_assets.texts import bytes_text, duration
 from spark_resources.work import Spark
 
 _SHARE: Final = 0.5
-"""Of one core; a step that takes more makes the next one wait."""
+"""Of one core. If a step takes more, the next one waits longer."""
 _LONGEST_PAUSE_S: Final = 60.0
 _LONGEST_TRY_S: Final = 2.0
-"""The longest pause between two steps that fail: an outage costs hardly more than it lasts."""
+"""The longest pause between failing steps, so that it continues soon after an outage."""
 _GIVE_UP_S: Final = 600.0
 _STUCK_S: Final = 1_800.0
-"""Longer than it tries, and than a part of a long backup takes."""
+"""Longer than all retries, and than one part of a long backup."""
 _LEAST_FAILURES: Final = 3
-"""A process that was stopped for a while has not tried."""
+"""A process that was suspended for a while has not retried: count failures, not only time."""
 _SHORT_WAIT_S: Final = 2.0
-"""How long increments wait for the lock while closed windows are backed up beside them."""
+"""How long increments wait for the lock while closed windows are backed up."""
 _NUMBER: Final = re.compile(r"\d+")
 _FIRST: Final = "First backup"
 _LATER: Final = "Catching up"
@@ -65,11 +65,11 @@ _log = logging.getLogger(__name__)
 
 
 def follow(followers: Sequence["Follower"], ended: threading.Event) -> None:
-    """Follow all of them until asked to end, each in a thread; one that cannot go on ends alone.
+    """Follow all applications until asked to end, each in a thread; a failing one ends alone.
 
     Raises:
-        KStreamsAssetsError: The first follower that has ended by itself says why, when the others
-            have ended as well; what each says is logged at once.
+        KStreamsAssetsError: The error of the first follower that ended by itself, raised after all
+            others have ended; each error is logged at once.
     """
     with ThreadPoolExecutor(len(followers), "follow") as pool:
         running = {pool.submit(follower.follow, ended): follower for follower in followers}
@@ -77,9 +77,9 @@ def follow(followers: Sequence["Follower"], ended: threading.Event) -> None:
             error = one.exception()
             if error is not None and len(running) > 1:
                 name = running[one].settings.application_id
-                # Of what is known the trace tells nothing.
+                # For known errors the traceback adds nothing.
                 trace = None if isinstance(error, _outages()) else error
-                _log.error("%s is not followed any more: %s", name, _line(error), exc_info=trace)
+                _log.error("%s: following has ended: %s", name, _line(error), exc_info=trace)
     for one in running:
         one.result()
 
@@ -90,7 +90,7 @@ class _Ended(Exception):
 
 @dataclass(slots=True)
 class _Closing:
-    """Backs up windows that have closed beside the steps: a long one would keep points waiting."""
+    """Backs up closed windows in parallel to the steps, so that long ones do not delay points."""
 
     job: BackupJob
     pool: ThreadPoolExecutor
@@ -101,15 +101,15 @@ class _Closing:
 
     @property
     def is_running(self) -> bool:
-        """Whether windows are being backed up at the moment."""
+        """Whether windows are being backed up."""
         return self._running is not None and not self._running.done()
 
-    def look(self) -> None:
-        """Begin when a window has closed, or what failed is to be tried again."""
+    def start_if_due(self) -> None:
+        """Start when a window has closed, or when a failed one is due again."""
         if self._running is not None:
             if not self._running.done():
                 return
-            self._look_back(self._running)
+            self._collect(self._running)
             self._running = None
         current = WindowCalendar(self.job.settings.windows).closes_next()
         if self._failures or current != self._open:
@@ -118,7 +118,7 @@ class _Closing:
             self._open = current
             self._running = self.pool.submit(self._close)
 
-    def _look_back(self, running: "Future[None]") -> None:
+    def _collect(self, running: "Future[None]") -> None:
         try:
             running.result()
         except _outages() as error:
@@ -135,7 +135,7 @@ class _Closing:
             self._failures = 0
 
     def _close(self) -> None:
-        """Back up what is due."""
+        """Back up the windows that are due."""
         settings, name = self.job.settings, self.job.settings.application_id
         due = [status.window for status in window_statuses(settings) if status.is_due]
         if not due:
@@ -153,7 +153,7 @@ class _Closing:
                         backup.records,
                         backup.executor,
                     )
-                    for line in problem_lines(judge(backup, settings.application)):
+                    for line in problem_lines(evaluate(backup, settings.application)):
                         _log.warning("%s: window %s: %s", name, key, line)
         Repository.open(settings).schemas.try_to_save(settings.registry)
 
@@ -163,21 +163,21 @@ def _pause_s(first_s: float, failures: int, longest_s: float = _LONGEST_PAUSE_S)
 
 
 def _outages() -> tuple[type[Exception], ...]:
-    """What a follower tries again after: what Kafka, the warehouse and Spark raise."""
+    """Return the errors after which a follower retries: those of Kafka, warehouse and Spark."""
     from spark_resources.failures import SPARK_FAILURES
 
     return KStreamsAssetsError, *storage_errors(), *SPARK_FAILURES
 
 
 def _line(error: BaseException) -> str:
-    """What an error says, in one line; of Spark and gRPC what it means."""
+    """Return an error in one line; errors of Spark and gRPC in plain words."""
     from spark_resources.failures import spark_failure
 
     return " ".join(str(spark_failure(error) or error).split()) or type(error).__name__
 
 
 def _without_numbers(text: str) -> str:
-    """By which one problem is known again, for how long it may last."""
+    """Return a text that is equal for repetitions of one problem, whatever its figures."""
     return _NUMBER.sub("", text)
 
 
@@ -187,7 +187,7 @@ def _problem(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class _Tally:
-    """How much of a long backup, which has this name, is read."""
+    """How much of a long backup with this name is read."""
 
     name: str
     began: float = field(default_factory=time.monotonic)
@@ -195,7 +195,7 @@ class _Tally:
     left: float = 0.0
 
     def add(self, progress: Progress) -> str:
-        """What to tell: the share that is read, and how long the rest takes."""
+        """Return the progress in words: the share that is read, and how long the rest takes."""
         self.read += progress.read_bytes
         self.left = max(self.left - progress.read_bytes, progress.left_bytes, 0.0)
         share = self.read / max(self.read + self.left, 1.0)
@@ -209,25 +209,25 @@ class _Tally:
 
 @dataclass(slots=True)
 class Follower:
-    """Follows one application; for one thread. At most one of an application runs."""
+    """Follows one application, in one thread. Only one follower of an application can run."""
 
     settings: ApplicationSettings
     spark: Spark
     run_id: str
     every_s: float
-    told: Callable[[FollowerStatus], None] = lambda _: None
+    on_status: Callable[[FollowerStatus], None] = lambda _: None
     """Called after each step."""
     new_lineage: bool = False
-    """Accept a cluster to which neither the backups nor a restore of them lead."""
+    """Accept a cluster that neither the backups nor a restore of them lead to."""
     give_up_s: float = _GIVE_UP_S
-    """It ends when it had no success for so long."""
+    """Without success for this long, the follower ends."""
     status: FollowerStatus = field(init=False)
     _closing: _Closing | None = field(init=False, default=None)
     _over: threading.Event = field(init=False, default_factory=threading.Event)
     _success: float = field(init=False, default_factory=time.monotonic)
     _logged: float = field(init=False, default=float("-inf"))
     _tally: _Tally | None = field(init=False, default=None)
-    _telling: threading.RLock = field(init=False, default_factory=threading.RLock)
+    _status_lock: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.status = FollowerStatus(
@@ -238,43 +238,43 @@ class Follower:
         )
 
     def trouble(self) -> str:
-        """Why nobody should rely on it, of what it knows itself; empty if it follows."""
+        """Return why the follower cannot be relied on, as far as it knows; empty if it follows."""
         return self.status.trouble(longest_age_s(self.settings))
 
     def stuck(self) -> str:
-        """That it does nothing any more, not even fail, so that it should be started anew."""
+        """Return that it makes no progress and no attempts, so that it should be restarted."""
         if self._idle_s() <= _STUCK_S:
             return ""
         ago = duration(round(1000 * self._idle_s()))
         return f"Its last success was {ago} ago. {self.status.problem}".strip()
 
     def _idle_s(self) -> float:
-        """How long ago its last success is: a step, or a part of a long backup."""
+        """Seconds since its last success: a step, or a part of a long backup."""
         return time.monotonic() - self._success
 
     def follow(self, ended: threading.Event) -> None:
-        """Step until asked to end; what a step has begun to commit is finished.
+        """Step until asked to end; a step that has begun to commit is completed.
 
         Raises:
             WarehouseLockedError: Another follower of the application runs.
             LeaseLostError: Another follower has taken over.
             OtherClusterError: The backups are of another cluster.
-            KStreamsAssetsError: What has stood in the way for `give_up_s`.
+            KStreamsAssetsError: The error that lasted for `give_up_s`.
         """
         try:
             with ThreadPoolExecutor(1, "close") as pool, ExitStack() as stack:
-                stack.callback(self._over.set)  # what closes windows ends as well
+                stack.callback(self._over.set)  # the thread that closes windows ends as well
                 self._closing = _Closing(self._job(ended), pool)
                 self._go_on(self._closing, stack, ended)
         except _Ended:
             pass
         except BaseException as error:
-            self._tell(ended_at_ms=now_ms(), problem=_problem(error), catching_up="")
+            self._report(ended_at_ms=now_ms(), problem=_problem(error), catching_up="")
             raise
-        self._tell(ended_at_ms=now_ms(), catching_up="")
+        self._report(ended_at_ms=now_ms(), catching_up="")
 
     def _go_on(self, closing: _Closing, stack: ExitStack, ended: threading.Event) -> None:
-        """Step until asked to end, after an outage again."""
+        """Step until asked to end, also after an outage."""
         repo = Repository.open(self.settings)
         held: LockHandle | None = None
         while not ended.is_set():
@@ -283,11 +283,11 @@ class Follower:
                     self.settings.warehouse.make()
                     lock = repo.lock(Lock.FOLLOWER, purpose=f"follower {self.run_id}", wait_s=0)
                     held = stack.enter_context(lock)
-                    self._tell()
+                    self._report()
                 with KafkaCluster(self.settings.connection) as cluster:
                     while not ended.is_set():
                         held.require_held()
-                        closing.look()
+                        closing.start_if_due()
                         ended.wait(self._paced(cluster, ended))
             except _outages() as error:
                 is_over = held.is_lost if held else isinstance(error, WarehouseLockedError)
@@ -308,13 +308,13 @@ class Follower:
         )
 
     def _paced(self, cluster: KafkaCluster, ended: threading.Event) -> float:
-        """One step; how long to wait for the next (s)."""
+        """Run one step; return how long to wait for the next (s)."""
         began, cpu = time.monotonic(), time.process_time()
         self.step(cluster, ended)
         took_s = time.monotonic() - began
         busy_s = (time.process_time() - cpu) / _SHARE
         pause_s = max(0.0, max(self.every_s, busy_s) - took_s)
-        self._tell(step_s=round(took_s, 3), pause_s=round(pause_s, 3))
+        self._report(step_s=round(took_s, 3), pause_s=round(pause_s, 3))
         return pause_s
 
     def _failed(self, error: Exception) -> float:
@@ -324,16 +324,16 @@ class Follower:
         if not is_old or time.monotonic() - self._logged > _LONGEST_PAUSE_S:
             self._logged = time.monotonic()
             _log.warning("%s: %s Trying again in %.0f s.", self._name, _line(error), pause_s)
-        self._tell(failures=failures, problem=problem, pause_s=pause_s)
+        self._report(failures=failures, problem=problem, pause_s=pause_s)
         return pause_s
 
     def step(self, cluster: KafkaCluster, ended: threading.Event) -> None:
         """Take a point, and back up what came before it.
 
-        While closed windows are being backed up, increments wait: no point is covered before.
+        While closed windows are being backed up, increments wait and no point becomes covered.
 
         Raises:
-            KStreamsAssetsError: Its subclasses say what stood in the way; the next step goes on.
+            KStreamsAssetsError: Its subclasses say what failed; the next step tries again.
         """
         settings = self.settings
         held = Repository.open(settings).ledger.held_positions(settings.application)
@@ -346,7 +346,7 @@ class Follower:
             job = replace(job, settings=replace(settings, backup=short))
         run = BackupRun(job.on(cluster))
         calendar = WindowCalendar(settings.windows)
-        newest_closed = calendar.newest_closed()  # before the open one: it may close in between
+        newest_closed = calendar.newest_closed()  # before the open one: it may close meanwhile
         backup: WindowBackup | None = None
         try:
             backup = run.increment(calendar.closes_next(), newest_closed=newest_closed)
@@ -375,20 +375,20 @@ class Follower:
             )
 
     def _has_read(self, progress: Progress) -> None:
-        """Tell how far a long backup is."""
+        """Report the progress of a long backup."""
         if progress.phase is not Phase.RECORDS:
             return
-        with self._telling:
+        with self._status_lock:
             self._success = time.monotonic()
             tally = self._tally or _Tally(_FIRST if self._is_first() else _LATER)
             self._tally = tally
             text = tally.add(progress)
             if text != self.status.catching_up:
                 _log.info("%s: %s", self._name, text)
-            self._tell(catching_up=text)
+            self._report(catching_up=text)
 
     def _is_first(self) -> bool:
-        """Whether no window has been backed up whole so far."""
+        """Whether no window has been backed up completely so far."""
         ledger = Repository.open(self.settings).ledger
         return not any(ledger.done({topic.name for topic in self.settings.topics}).values())
 
@@ -397,19 +397,19 @@ class Follower:
         return self.settings.application_id
 
     def _change(self, **changes: object) -> None:
-        with self._telling:
+        with self._status_lock:
             self.status = replace(self.status, **changes, told_at_ms=now_ms())
 
-    def _tell(self, **changes: object) -> None:
-        """Write the status, if that is possible: who cannot read it sees that it is old."""
-        with self._telling:
+    def _report(self, **changes: object) -> None:
+        """Write the status if possible; without it, readers see the age of the last one."""
+        with self._status_lock:
             self._change(**changes)
             path = status_file(self.settings.warehouse, self._name)
             try:
                 store_at(path).put_text(json.dumps(asdict(self.status)), durable=False)
             except storage_errors() as error:
                 _log.debug("%s: the status cannot be written: %s", self._name, _line(error))
-            self.told(self.status)
+            self.on_status(self.status)
 
 
 def _unread(backup: WindowBackup | None) -> str:

@@ -1,4 +1,4 @@
-"""What followers tell of themselves. Light: commands that need no brokers ask for it."""
+"""The status of followers. Light: commands that need no brokers read it."""
 
 import json
 import time
@@ -15,13 +15,13 @@ _NEWS_S: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class FollowerStatus:
-    """What a follower tells of itself; times in epoch milliseconds.
+    """What a follower reports about itself; times in epoch milliseconds.
 
-    `covered_at_ms` is when the newest point was taken of those that are covered: a loss of the
-    cluster costs what came after it. `failures` are those in a row, `problem` is the last one's.
-    `executor` is where the newest step read: `python` (its own process) or `spark`.
-    `catching_up` says how far it is where much is left to be read, such as `First backup: 34 %
-    read, about 2 h left.`; `told_at_ms` is when all this was so.
+    `covered_at_ms` is when the newest covered point was taken: a loss of the cluster costs what
+    came after it. `failures` counts those in a row, `problem` is the last one. `executor` is where
+    the newest step read: `python` (its own process) or `spark`. `catching_up` says how far a long
+    backup is, such as `First backup: 34 % read, about 2 h left.` `told_at_ms` is when this status
+    was written.
     """
 
     application_id: str
@@ -44,7 +44,7 @@ class FollowerStatus:
     told_at_ms: int | None = None
 
     def trouble(self, longest_s: float) -> str:
-        """Why nobody should rely on it; empty if the newest covered point is young enough."""
+        """Return why it cannot be relied on; empty if the newest covered point is young enough."""
         now = now_ms()
         reason = "".join(f" {text}" for text in (self.catching_up, self.problem) if text)
         if self.ended_at_ms is not None:
@@ -59,18 +59,18 @@ class FollowerStatus:
 
 
 def status_of(warehouse: Warehouse, application_id: str) -> FollowerStatus | None:
-    """What the follower of an application told last, None if there never was one."""
+    """Return the last status of an application's follower, None if there never was one."""
     try:
-        told = json.loads(status_file(warehouse, application_id).read_text())
-        # Another release may tell other things.
-        known = {one.name: told[one.name] for one in fields(FollowerStatus) if one.name in told}
+        stored = json.loads(status_file(warehouse, application_id).read_text())
+        # Another release may write other fields.
+        known = {one.name: stored[one.name] for one in fields(FollowerStatus) if one.name in stored}
         return FollowerStatus(**known)
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
 def trouble_of(settings: ApplicationSettings) -> str:
-    """What is wrong with the follower of an application; empty if it follows."""
+    """Return the problem of an application's follower; empty if it follows."""
     status = status_of(settings.warehouse, settings.application_id)
     if status is None:
         return "No follower has run here."
@@ -78,12 +78,12 @@ def trouble_of(settings: ApplicationSettings) -> str:
 
 
 def longest_age_s(settings: ApplicationSettings) -> float:
-    """How old the newest covered point of a follower may be: the objective, 60 s without one."""
+    """Return the longest allowed age (s) of the newest covered point: the objective, or 60 s."""
     return settings.recovery_points.objective_seconds or _LONGEST_AGE_S
 
 
 def catching_up(warehouse: Warehouse, application_id: str) -> str:
-    """How far the follower is that has much to read; empty where none has, or none runs."""
+    """Return how far a follower with much to read is; empty if there is none."""
     status = status_of(warehouse, application_id)
     if status is None or status.ended_at_ms is not None or status.told_at_ms is None:
         return ""
@@ -92,10 +92,10 @@ def catching_up(warehouse: Warehouse, application_id: str) -> str:
 
 
 def status_file(warehouse: Warehouse, application_id: str) -> StorePath:
-    """Where the follower of an application tells."""
+    """Return the path of the status of an application's follower."""
     return warehouse.lock_file(f"followers/{application_id}").with_suffix(".json")
 
 
 def now_ms() -> int:
-    """The present time, epoch milliseconds."""
+    """Return the present time, epoch milliseconds."""
     return time.time_ns() // 1_000_000

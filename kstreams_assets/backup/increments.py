@@ -1,7 +1,7 @@
-"""Merges the increments of a window when it has closed: one row and one file for each span.
+"""Merges the increments of a closed window: one row and one file for each span.
 
-Nothing is read from Kafka, but where a file is damaged: that increment is read again. Where Kafka
-has lost its records too, the increments of that partition stay as they are.
+Only damaged increments are read from Kafka again. If Kafka has lost their records too, the
+increments of that partition are kept unmerged.
 """
 
 import logging
@@ -32,22 +32,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IncrementMerger:
-    """Makes windows of their increments; reads damaged ones again with the committer."""
+    """Merges increments to windows; reads damaged ones again with the committer."""
 
     ctx: RunContext
     planner: Planner
     committer: Committer
 
     def locked(self) -> AbstractContextManager[LockHandle]:
-        """One run at a time merges increments: it takes away what others would read."""
+        """Allow one merging run at a time: it deletes files that another one would read."""
         return self.ctx.repo.lock(
             Lock.MERGE,
-            purpose=f"putting increments together, run {self.ctx.run_id}",
+            purpose=f"merging increments, run {self.ctx.run_id}",
             wait_s=self.ctx.settings.backup.lock_wait_seconds,
         )
 
     def close(self, window: Window) -> list[WindowBackup]:
-        """Merge the increments of a closed window; topics that it has already are left out.
+        """Merge the increments of a closed window; skip topics that the window has already.
 
         Files are written without the application's lock, so that others can work meanwhile.
 
@@ -60,8 +60,8 @@ class IncrementMerger:
     def merge(self, window: Window) -> list[WindowBackup]:
         """As `close`, for a caller that holds the lock.
 
-        Where Kafka has lost records of a damaged increment, the increments of that partition stay:
-        points restore from those that are sound, and the others are reported as damaged.
+        If Kafka has lost records of a damaged increment, the increments of that partition stay:
+        points restore from the intact ones, and the others are reported as damaged.
         """
         try:
             return self._merge(window)
@@ -87,7 +87,7 @@ class IncrementMerger:
     def _merge(
         self, window: Window, without: Set[TopicPartitionId] = frozenset()
     ) -> list[WindowBackup]:
-        """Merge the increments of a window; those of some partitions stay."""
+        """Merge the increments of a window, except those of some partitions."""
         ctx, began = self.ctx, time.monotonic()
         found = self._pieces(window)
         if not found:
@@ -138,9 +138,9 @@ class IncrementMerger:
         return window_backups(ctx.repo, [window], backups, edges)
 
     def drop_superseded(self) -> None:
-        """Take away the increments that the ledger has as windows by now.
+        """Delete increments that the ledger has as windows by now.
 
-        Also of earlier windows: a run may have been killed before it got to that.
+        Also those of earlier windows: a run may have been killed before it deleted them.
         """
         ctx = self.ctx
         windows = ctx.repo.ledger.closed_with_increments()
@@ -154,10 +154,10 @@ class IncrementMerger:
 
 
 def pieces_of(window: Window, entries: Iterable[LedgerEntry]) -> dict[str, list[Pieces]]:
-    """By topic, the increments of a window that can be put together.
+    """Return by topic the increments of a window that can be merged.
 
-    Only topics that have one up to the window's end, without offsets missing between them. What an
-    earlier life of a topic left stays increments.
+    Only topics with an increment up to the window's end, and without missing offsets between
+    increments. Increments of an earlier topic incarnation stay unmerged.
     """
     by_topic: dict[str, dict[TopicPartitionId, list[LedgerEntry]]] = defaultdict(dict)
     ended: set[str] = set()
@@ -170,13 +170,13 @@ def pieces_of(window: Window, entries: Iterable[LedgerEntry]) -> dict[str, list[
             by_topic[partition.topic].setdefault(partition, []).append(entry)
     found: dict[str, list[Pieces]] = {}
     for topic in sorted(ended):
-        pieces = [_last_life(window, of_it) for of_it in by_topic[topic].values()]
+        pieces = [_last_incarnation(window, of_it) for of_it in by_topic[topic].values()]
         if all(_is_whole(one) for one in pieces):
             found[topic] = pieces
     return found
 
 
-def _last_life(window: Window, entries: Sequence[LedgerEntry]) -> Pieces:
+def _last_incarnation(window: Window, entries: Sequence[LedgerEntry]) -> Pieces:
     life = entries[-1].result.plan.topic_id
     return Pieces(window, tuple(e for e in entries if e.result.plan.topic_id == life))
 
@@ -187,11 +187,11 @@ def _is_whole(pieces: Pieces) -> bool:
 
 
 def lost_increment(entry: LedgerEntry, problem: str) -> str:
-    """What a damaged increment costs that Kafka cannot give again."""
+    """Return what is lost by a damaged increment whose records Kafka no longer has."""
     plan = entry.result.plan
     return (
         f"Window {plan.window.key}, {plan.partition}: offsets {plan.start} to {plan.end - 1} are"
-        f" lost ({problem}), and Kafka no longer holds all of them. The increments before and after"
+        f" lost ({problem}), and Kafka no longer has all of them. The increments before and after"
         " stay and can be restored. Restore the file from a copy of the warehouse (kstreams-assets"
         " verify --repair --from URL)."
     )

@@ -1,14 +1,13 @@
-"""Merges files: the increments of a window, and windows that lie between two kept points.
+"""Merges files: the increments of a window, and windows between two kept points.
 
-Nothing is read from Kafka. `merge` writes one file for each partition while others work, looks
-under the lock whether the rows are still those that it read, and adds the files in one commit.
-Then its caller changes the ledger, and only then the rows and files go that were merged: whoever
-reads in between finds the old ones or the new one whole. A run that is killed anywhere is finished
-by the next one.
+Nothing is read from Kafka. `merge` writes one file for each partition while others work, checks
+under the lock that the rows are still those that it read, and adds the files in one commit. Then
+its caller changes the ledger, and only then deletes the merged rows and files. A reader in between
+finds either the old files or the new one, complete. The next run finishes the work of a killed one.
 
-Small files of control tables are merged by `repository/table.py`, in another way: no row names such
-a file, so the table reads rows, sorts and replaces them in one commit, and tries that again when
-another writer came first.
+Small files of control tables are merged by `repository/table.py` in another way. No row names such
+a file, so the table reads rows, sorts and replaces them in one commit, and retries if another
+writer came first.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -45,11 +44,11 @@ if TYPE_CHECKING:
     from spark_resources.span_tasks import LastOfEachKey
 
 _AT_ONCE: Final = 2
-"""Partitions that are merged at a time: each takes memory of some row groups."""
+"""Partitions merged at a time: each needs memory for some row groups."""
 
 
 class Keep(Enum):
-    """Which records stay when files are merged; a `LastOfEachKey` says it too."""
+    """Which records are kept when files are merged; a `LastOfEachKey` is the other choice."""
 
     ALL = "all"
     NONE = "none"
@@ -57,9 +56,9 @@ class Keep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Neighbouring rows of one partition, of the last incarnation of its topic, in order.
+    """Adjacent rows of one partition, of the last incarnation of its topic, in order.
 
-    `window` is the one that they become.
+    They become `window`.
     """
 
     window: Window
@@ -67,24 +66,24 @@ class Pieces:
 
     @property
     def partition(self) -> TopicPartitionId:
-        """Whose they are."""
+        """The partition of all rows."""
         return self.entries[0].result.partition
 
     @property
     def id(self) -> SpanId:
-        """The span that they become."""
+        """The span that the rows become."""
         return SpanId(self.window.key, self.partition)
 
     def files(self, records: StorePath) -> tuple[ExpectedFile, ...]:
-        """Their files in the records table, in order of offsets."""
+        """Return their files in the records table, in order of offsets."""
         return tuple(file for entry in self.entries for file in _files(records, entry))
 
     @property
     def plan(self) -> SpanPlan:
         """The whole span.
 
-        Where offsets in the middle were not to be read (a purge, retention), what can be restored
-        begins behind them.
+        If offsets in the middle were not to be read (a purge, retention), the restorable range
+        starts behind them.
         """
         plans = [entry.result.plan for entry in self.entries]
         unread = [plan.read_start for plan in plans if plan.read_start > plan.start]
@@ -97,7 +96,7 @@ class Pieces:
 
     @property
     def holes(self) -> list[tuple[int | None, LedgerEntry]]:
-        """Where the log had its first hole when a piece was read, or may have had it."""
+        """The first log hole at the time each piece was read, or where one is possible."""
         return [
             (result.first_hole if result.contiguity_known else result.plan.start, entry)
             for entry in self.entries
@@ -106,17 +105,17 @@ class Pieces:
         ]
 
     def result(self, content: SpanContent, keep: "Keep | LastOfEachKey" = Keep.ALL) -> SpanResult:
-        """The whole span with what its new files hold.
+        """Return the whole span with the contents of its new files.
 
-        Whatever a later look at it can find is what it found in the pieces before.
+        An inspection of it can find only what inspections of the pieces found.
 
         Raises:
-            StoredDataError: The new files do not hold what the pieces held.
+            StoredDataError: The new files do not have the records of the pieces.
         """
         results = [entry.result for entry in self.entries]
         plan = self.plan
         had = sum(result.content.records for result in results)
-        gaps = gaps_together(gap for result in results for gap in result.gaps)
+        gaps = merge_gaps(gap for result in results for gap in result.gaps)
         if keep is Keep.NONE:
             plan = replace(plan, read_start=plan.end)
             gaps = (Gap(GapCause.EXPIRED, plan.start, plan.end, plan.end - plan.start),)
@@ -126,12 +125,12 @@ class Pieces:
                 subject=f"Window {self.window.key} of {self.partition}",
                 problem=f"the files to be merged hold {had:,} records, the merged one"
                 f" {content.records:,}",
-                remedy="Nothing was changed. Run it again; if it says the same, the files were"
-                " changed: see `kstreams-assets verify --full`.",
+                remedy="Nothing was changed. Run it again. If the error repeats, files were"
+                " altered: see `kstreams-assets verify --full`.",
             )
         elif content.records < had:
             left_out = Gap(GapCause.FOLDED, plan.start, plan.end, had - content.records)
-            gaps = gaps_together([*gaps, left_out])
+            gaps = merge_gaps([*gaps, left_out])
         examined = [r for r in results if r.plan.start < r.plan.end]
         known = any(r.contiguity_known for r in examined) or not examined
         holes = [hole for hole, _ in self.holes if hole is not None]
@@ -147,10 +146,10 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """New files are in the table, beside those that they were made of.
+    """New files in the table, beside those from which they were merged.
 
-    `results` are the spans that they hold, `lock` is that of the application, `version` that of the
-    table.
+    `results` are the spans of the new files, `lock` is the application's lock, `version` the
+    table's version.
     """
 
     results: Mapping[SpanId, SpanResult]
@@ -171,21 +170,21 @@ def merge(
     require_unchanged: Callable[[], None],
     provenance: Mapping[str, object],
 ) -> Iterator[Merged]:
-    """Put one file of each of these into the table; the block then changes the ledger.
+    """Add one merged file for each of these to the table; the block then changes the ledger.
 
     Args:
         records: The records table.
-        pieces: What is merged; the caller holds the lock of those that merge.
-        keep: Which records stay, all of them where nothing is said.
-        parts: Windows (keys) and topics that the new files are all of.
+        pieces: The rows to merge; the caller holds the lock for merging.
+        keep: Which records are kept; all of them for spans without an entry.
+        parts: Windows (keys) and topics that the new files contain entirely.
         settings: How files are written, and how many at a time.
-        check: Called now and then; may raise.
+        check: Called regularly; may raise.
         writing: Takes the application's lock, which is held to the end of the block.
-        require_unchanged: Called under that lock; raises if the pieces are others by now.
-        provenance: What the commit says of itself.
+        require_unchanged: Called under that lock; raises if the pieces have changed.
+        provenance: What the commit says about its origin.
 
     Raises:
-        StoredDataError: A file is not intact, or the new ones do not hold what they have to.
+        StoredDataError: A file is not intact, or the new ones do not have the expected records.
             Nothing was changed.
     """
     from spark_resources.data_files import NewFolder, SpanEdges
@@ -227,11 +226,11 @@ def merge(
         yield Merged(results, lock, version)
 
 
-def gaps_together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
-    """One gap of each cause; those whose end or number nobody knows stay as they are.
+def merge_gaps(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Merge gaps to one of each cause; gaps of unknown end or number stay separate.
 
-    So do those of offsets that were not read, unless they are adjacent: between them lies what is
-    stored.
+    Gaps of offsets that were not read stay separate too, unless they are adjacent: stored
+    records lie between them.
     """
     known: dict[str, Gap] = {}
     others: list[Gap] = []
@@ -253,12 +252,12 @@ def gaps_together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
                 before.offsets + gap.offsets,
             )
         )
-    # Each part of a window reports a topic that is gone.
+    # Each part of a window reports a missing topic.
     return (*known.values(), *dict.fromkeys(others))
 
 
 def damaged_entries(records: StorePath, entries: Iterable[LedgerEntry]) -> dict[LedgerEntry, str]:
-    """The rows of the ledger of which a file is not intact, and what is wrong with it."""
+    """Return the ledger rows with a file that is not intact, and what is wrong with it."""
     of_entry = {file: entry for entry in entries for file in _files(records, entry)}
     whose = {file.place: entry for file, entry in of_entry.items()}
     found: dict[LedgerEntry, str] = {}
@@ -290,9 +289,9 @@ def drop_superseded(
     writer: LockHandle,
     provenance: Mapping[str, object],
 ) -> bool:
-    """Take away the increments that the ledger has as windows by now; whether there were some.
+    """Delete increments that the ledger has as windows by now; return whether there were any.
 
-    Their files go first: rows without files harm nobody, since the window's row counts.
+    Their files are deleted first: rows without files do no harm, since the window's row counts.
     """
     ledger, found = repo.ledger, False
     for window in windows:

@@ -1,9 +1,9 @@
-"""Cuts windows into increments, and what is to be read of a large one into parts.
+"""Splits windows into increments, and the amount to read of a large one into parts.
 
-Each part is a commit: a kill costs one of them.
+Each part is one commit: a kill costs one part.
 
-A part is an increment that ends anywhere, not at a recovery point. Its time is one millisecond of
-the window's, so that parts and increments follow each other in time as they do in offsets.
+A part is an increment that ends anywhere, not at a recovery point. It takes one millisecond of
+the window's time, so that parts and increments have the same order in time as in offsets.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import BackupSettings
 
 _SHARE: Final = 25
-"""A part is so manyth of what is left, where the settings allow it: 4 % are read twice at most."""
+"""A part is this fraction of what is left, as settings allow: at most 4 % are read twice."""
 _LONGEST_S: Final = 300.0
-"""A part takes no longer at the expected pace: who looks after a run sees that it goes on."""
+"""A part takes no longer at the expected pace, so that observers see progress."""
 
 
 def next_increments(
     repo: Repository, window: Window, end_ms: int, topics: Iterable[AppTopic]
 ) -> list[tuple[Window, tuple[AppTopic, ...]]]:
-    """The increments up to an instant, each with the topics that are backed up equally far.
+    """Return the increments up to a time, each with the topics that are backed up equally far.
 
-    A topic that could not be read for a while continues where its own last increment ends: what
-    others hold by then is in none of its increments. Those that are furthest come first.
+    A topic that could not be read for a while continues at the end of its own last increment.
+    Topics that are furthest come first.
     """
     ended, number = repo.ledger.increments_so_far(window)
     by_start: dict[int, list[AppTopic]] = {}
@@ -43,7 +43,7 @@ def next_increments(
 
 
 def is_large(size: float, settings: BackupSettings) -> bool:
-    """Whether a window of so many bytes is backed up in parts."""
+    """Whether a window of this many bytes is backed up in parts."""
     return size > max(settings.commit_bytes, 2 * settings.part_bytes)
 
 
@@ -54,10 +54,10 @@ def first_part(
     settings: BackupSettings,
     pace: Pace | None = None,
 ) -> RunPlan | None:
-    """Of a plan for `rest` alone, what the next commit takes; None where that is all of it.
+    """Return the part of a plan for `rest` that the next commit takes; None if that is all.
 
-    Every partition has a share: as many bytes as the others, or all there is of it. So small ones
-    are done with the first part, and those that are read side by side end together.
+    Every partition has the same share in bytes, or all that it has. So small partitions are
+    done with the first part, and those that are read in parallel end together.
     """
     size = amounts.of(plan.topics)
     longest = float("inf") if pace is None else _LONGEST_S * pace.bytes_per_s
@@ -82,7 +82,7 @@ def first_part(
 
 
 def _level(sizes: list[float], limit: float) -> float:
-    """Up to how much is taken of each so that all together come to the limit."""
+    """Return the bytes to take of each at most, so that all together come to the limit."""
     left, others = limit, len(sizes)
     for size in sorted(sizes):
         if size * others >= left:

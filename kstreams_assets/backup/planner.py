@@ -1,4 +1,4 @@
-"""Gathers what recovery points, ledger and cluster say, and lays out what a run has to do."""
+"""Plans what a run has to do, from recovery points, the ledger and the cluster."""
 
 import time
 from collections import defaultdict
@@ -22,20 +22,20 @@ from spark_resources.work import ReadRange
 
 _POLL_S = 0.25
 _MOST = 5
-"""So many partitions are named."""
+"""At most this many partitions are named."""
 _ATTEMPTS = 3
 _BROKERS_S = 12.0
-"""How long a silent broker may take: after 9 s, by default, the controller takes it for dead."""
+"""How long a silent broker may take: by default the controller declares it dead after 9 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a partition's log holds now; `topic_id` (its incarnation) is None if it is gone."""
+    """The current log of a partition; `topic_id` (its incarnation) is None if the log is gone."""
 
     topic_id: str | None
     log_start: int
     committed: int | None = None
-    """Committed offset of the application's group, known for repartition topics only."""
+    """Committed offset of the application's group, for repartition topics only."""
 
 
 def plan_span(
@@ -46,14 +46,14 @@ def plan_span(
     repartition: bool,
     since: Continuation | None = None,
 ) -> SpanPlan:
-    """Lay a window's edges on what the log still holds.
+    """Return the span of a window's edges, with gaps for offsets that the log has lost.
 
     Of a repartition topic only records from the committed offset on are read: the application may
-    delete the ones below at any moment (`repartition.purge.interval.ms`) and no restore needs them.
+    delete earlier ones at any time (`repartition.purge.interval.ms`). Restores do not need them.
 
-    With `since` the application continues from a restore. A log that was left behind ends where its
-    backups end, and what came after the restored point is a loss. A log that the restore wrote is
-    read from there on: what lies below is in the backups of the older log.
+    With `since` the application continues from a restore. A log that was left behind ends at the
+    end of its backups; records after the restored point are a loss. A log written by the restore
+    is read from the restore's end on: the backups of the older log contain what is below it.
     """
     continues = edges.start is not None and edges.start.topic_id == edges.end.topic_id
     start = edges.start.offset if edges.start and continues else edges.first_log_start
@@ -61,7 +61,7 @@ def plan_span(
     gaps: list[Gap] = []
     gone_by = _gone_by(edges.end.topic_id, log.topic_id)
     if edges.start and (edges.vanished or not continues):
-        left = _life(edges, edges.start)
+        left = _incarnation(edges, edges.start)
         if since is not None and since.is_left(left):
             lost = since.not_restored(left, edges.start.offset)
             gaps += _range(GapCause.NOT_RESTORED, lost.start, lost.end)
@@ -69,9 +69,9 @@ def plan_span(
             cause = _gone_by(edges.start.topic_id, edges.end.topic_id)
             gaps.append(Gap(gone_by if edges.vanished else cause, edges.start.offset, None, None))
     is_gone = log.topic_id != edges.end.topic_id
-    if is_gone and not edges.recorded and since and since.is_left(_life(edges, edges.end)):
+    if is_gone and not edges.recorded and since and since.is_left(_incarnation(edges, edges.end)):
         end = start
-    origin = since.origins.get(_life(edges, edges.end)) if since is not None else None
+    origin = since.origins.get(_incarnation(edges, edges.end)) if since is not None else None
     read_start = start
     if origin is not None:
         read_start = max(start, min(origin.offsets.end, end))
@@ -99,12 +99,12 @@ def plan_span(
     )
 
 
-def _life(edges: Edges, position: Position) -> PartitionLife:
+def _incarnation(edges: Edges, position: Position) -> PartitionLife:
     return edges.partition.topic, edges.partition.partition, position.topic_id
 
 
 def _gone_by(before: str, now: str | None) -> GapCause:
-    """What became of an incarnation of a log, given that of today."""
+    """Return the cause of the end of a log incarnation, given the current incarnation."""
     if now is None:
         return GapCause.TOPIC_DELETED
     same_topic = topic_id_of(before) == topic_id_of(now)
@@ -116,7 +116,7 @@ def _range(cause: GapCause, start: int, end: int) -> list[Gap]:
 
 
 def read_ranges(spans: Iterable[SpanPlan]) -> list[ReadRange]:
-    """The offsets to read; spans of a partition that follow each other are one range."""
+    """Return the offset ranges to read; adjacent spans of a partition become one range."""
     wanted: defaultdict[TopicPartitionId, list[OffsetRange]] = defaultdict(list)
     for span in spans:
         if span.to_read:
@@ -132,8 +132,7 @@ def read_ranges(spans: Iterable[SpanPlan]) -> list[ReadRange]:
 class TopicPlan:
     """One topic in one window.
 
-    `earlier` are the rows of the ledger for it, `increments` those of its increments where it has
-    no such row.
+    `earlier` are its ledger rows; without any, `increments` are the rows of its increments.
     """
 
     window: Window
@@ -149,7 +148,7 @@ class TopicPlan:
 
     @property
     def held(self) -> list[LedgerEntry]:
-        """What is stored of the planned topic incarnations, and what this reading would replace."""
+        """Rows stored for the planned topic incarnations, which this read would replace."""
         topic_ids = {span.partition: span.topic_id for span in self.spans}
         return [
             *(entry for entry in self.earlier if entry.has_span),
@@ -168,11 +167,11 @@ class TopicPlan:
     @property
     def to_read(self) -> int:
         """Offsets to read."""
-        return 0 if self.lacks_only_the_look else sum(span.to_read for span in self.spans)
+        return 0 if self.needs_only_inspection else sum(span.to_read for span in self.spans)
 
     @property
-    def lacks_only_the_look(self) -> bool:
-        """Whether its records are stored, and only the log was not looked at in time."""
+    def needs_only_inspection(self) -> bool:
+        """Whether the records are stored, and only the log was not inspected in time."""
         return not self.unread and any(not entry.result.is_examined for entry in self.earlier)
 
     @property
@@ -183,12 +182,12 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run has to do, and the topics as the cluster describes them now.
+    """The work of a run, and the topics as the cluster describes them now.
 
-    `unread` are topics of windows that the run has to leave out: an open transaction, perhaps
-    somebody else's, keeps their records from being read, and nothing else. `below_first` are
-    offsets that Kafka holds and that no window does: they lie below the first one. A plan that
-    `ends_early` is for a part of a window, which no recovery point closes.
+    `unread` are topics of windows that the run leaves out only because an open transaction, maybe
+    another application's, blocks their records. `below_first` are offsets in Kafka that belong to
+    no window because they are below the first one. A plan that `ends_early` covers a part of a
+    window, which has no recovery point at its end.
     """
 
     topics: tuple[TopicPlan, ...]
@@ -201,18 +200,18 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Plans backups of one application; waits for open transactions for `stable_wait_s`."""
+    """Plans backups of one application; waits up to `stable_wait_s` for open transactions."""
 
     ctx: RunContext
     stable_wait_s: float
 
     def plan(self, windows: Sequence[Window], topics: Sequence[AppTopic] | None = None) -> RunPlan:
-        """Lay out these windows, of all topics of the run or of these.
+        """Plan these windows, of these topics or of all topics of the run.
 
         Raises:
             TopicNotFoundError: A topic is not on the cluster, and never was in a recovery point.
             AuthorizationFailedError: The right to READ a topic is missing.
-            ConfigurationError: The schedule of the windows is not what it was.
+            ConfigurationError: The schedule of the windows has changed.
         """
         topics = self.ctx.topics if topics is None else topics
         names = {topic.name for topic in topics}
@@ -235,7 +234,7 @@ class Planner:
         for entry in ledger.entries(windows=parts, topics=names, increments=True):
             plan = entry.result.plan
             earlier[plan.window.key, plan.partition.topic].append(entry)
-        # A partition whose increments stayed increments has no row in its window.
+        # A partition whose increments were not merged has no row in its window.
         unrecorded = {
             (window, edge.partition, edge.end.topic_id)
             for window, edges_of_it in by_window.items()
@@ -286,27 +285,27 @@ class Planner:
         )
 
     def continuation(self, descriptions: Mapping[str, TopicDescription]) -> Continuation | None:
-        """The restore from which the application continues on this cluster, None without one."""
+        """Return the restore from which the application continues here, None without one."""
         return Repository.open(self.ctx.settings).lineage.continuation(
             cluster_id=self.ctx.cluster.cluster_id(),
             topic_ids={name: topic.topic_id for name, topic in descriptions.items()},
         )
 
     def edges(self, windows: Sequence[Window], topics: Set[str] | None = None) -> WindowEdges:
-        """Where these windows begin and end, see `load_edges`."""
+        """Return where these windows start and end, see `load_edges`."""
         ctx = self.ctx
         return load_edges(
             ctx.repo, windows, ctx.names if topics is None else topics, begins_ms=ctx.begins_ms
         )
 
     def described(self) -> Mapping[str, TopicDescription]:
-        """The topics that are there, as the cluster describes them."""
+        """Return the existing topics, as the cluster describes them."""
         return self.ctx.cluster.describe_topics(self.ctx.present())
 
     def _below_first(
         self, names: Set[str], descriptions: Mapping[str, TopicDescription]
     ) -> Mapping[TopicPartitionId, OffsetRange]:
-        """What the ledger's first windows passed over, as far as Kafka still holds it."""
+        """Return offsets below the ledger's first windows that Kafka still has."""
         begins = {
             partition: first.offset
             for partition, first in self.ctx.repo.ledger.first_spans_cut_short(
@@ -324,7 +323,7 @@ class Planner:
         }
 
     def _describe(self, names: Set[str], seen: Set[str]) -> Mapping[str, TopicDescription]:
-        """Describe what is there; a topic that is gone but was seen is a loss, not an error."""
+        """Describe existing topics; a missing topic that a point knows is a loss, not an error."""
         present = set(self.ctx.cluster.topics())
         missing = names - present - seen
         if missing:
@@ -340,7 +339,7 @@ class Planner:
         edges: Iterable[Sequence[Edges]],
         descriptions: Mapping[str, TopicDescription],
     ) -> tuple[Mapping[TopicPartitionId, LogState], Mapping[TopicPartitionId, int]]:
-        """The logs, and the last stable offsets of those that were not stable in time."""
+        """Return the logs, and the last stable offsets of those that were not stable in time."""
         needed: dict[TopicPartitionId, int] = {}
         gone: dict[TopicPartitionId, LogState] = {}
         incarnations_now = self.incarnations(descriptions)
@@ -368,10 +367,10 @@ class Planner:
     def incarnations(
         self, descriptions: Mapping[str, TopicDescription]
     ) -> Mapping[TopicPartitionId, str]:
-        """The incarnation of each log that the newest recovery point knows: was it truncated since?
+        """Return log incarnations known to the newest recovery point, to detect truncation since.
 
         Raises:
-            KafkaRequestError: The leaders changed each time they were asked.
+            KafkaRequestError: The leaders changed during each attempt.
         """
         application_id = self.ctx.settings.application_id
         newest = self.ctx.repo.points.newest()
@@ -392,7 +391,7 @@ class Planner:
     def _wait_until_stable(
         self, needed: Mapping[TopicPartitionId, int]
     ) -> Mapping[TopicPartitionId, int]:
-        """The last stable offsets of partitions that have not reached what is needed in time."""
+        """Return last stable offsets of partitions that did not reach the needed one in time."""
         deadline = time.monotonic() + self.stable_wait_s
         while True:
             stable = self.ctx.cluster.last_stable_offsets(list(needed))
@@ -406,7 +405,7 @@ class Planner:
         by_window: Mapping[Window, Sequence[Edges]],
         stable: Mapping[TopicPartitionId, int],
     ) -> tuple[UnreadTopic, ...]:
-        """Topics of windows that end beyond a last stable offset."""
+        """Return topics of windows that end beyond a last stable offset."""
         found: dict[tuple[Window, str], list[str]] = {}
         for window, edges in by_window.items():
             for edge in edges:
@@ -421,11 +420,11 @@ class Planner:
                 window=window,
                 topic=topic,
                 reason=(
-                    f"An open transaction keeps committed records from being read:"
+                    f"An open transaction blocks committed records:"
                     f" {'; '.join(partitions[:_MOST])} (waited {self.stable_wait_s:g} s). Look for"
                     " a hanging transaction (kafka-transactions.sh find-hanging) or a log that was"
-                    " truncated by an unclean leader election; the other topics are backed up, and"
-                    " this window is due for the topic until it can be read."
+                    " truncated by an unclean leader election. The other topics are backed up."
+                    " This window stays due for the topic until it can be read."
                 ),
             )
             for (window, topic), partitions in found.items()
@@ -443,10 +442,10 @@ class Planner:
 def load_edges(
     repo: Repository, windows: Sequence[Window], topics: Set[str], *, begins_ms: int
 ) -> WindowEdges:
-    """The edges of these windows, with no more points and ledger rows than they need.
+    """Return the edges of these windows, loading only the points and rows that they need.
 
     Raises:
-        ConfigurationError: The schedule of the windows is not what it was.
+        ConfigurationError: The schedule of the windows has changed.
     """
     edges = {edge for w in windows for edge in (w.start_ms, w.end_ms)}
     points = repo.points
@@ -460,17 +459,17 @@ def load_edges(
 
 
 def _overlap(window: Window, recorded: Window) -> ConfigurationError:
-    """The error for a window that shares time with one that is recorded."""
+    """Return the error for a window that shares time with a recorded one."""
     if recorded.is_merged:
         return ConfigurationError(
-            f"Window {window.key} is not there by itself any more: kstreams-assets expire has"
-            f" put it together with others ({recorded.key}).",
+            f"Window {window.key} no longer exists on its own: kstreams-assets expire has"
+            f" merged it with others ({recorded.key}).",
             remedy="Restore the recovery points that are kept (kstreams-assets recovery-points"
             " list); later windows can be backed up as before.",
         )
     return ConfigurationError(
         f"Window {window.key} overlaps window {recorded.key}, which was backed up under another"
         " schedule.",
-        remedy="Put windows.every and windows.start back to what they were, or begin a new"
+        remedy="Set windows.every and windows.start to their earlier values, or start a new"
         " warehouse.",
     )

@@ -1,4 +1,4 @@
-"""Windows as runs report them: of what a run has just recorded, and later from the ledger."""
+"""Windows as runs report them: just recorded ones, and later those in the ledger."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +19,9 @@ from kstreams_assets.settings import ApplicationSettings
 
 
 def recorded_backups(settings: ApplicationSettings, recorded: Recorded) -> list[WindowBackup]:
-    """What these rows of the ledger say of their windows, in order of time.
+    """Return the windows of these ledger rows, in order of time.
 
-    Needs no broker. Topics that the application has no longer are left out.
+    Needs no broker. Topics that the application no longer has are left out.
     """
     known = {topic.name: topic for topic in settings.application.topics}
     recorded = {key: rows for key, rows in recorded.items() if key[1] in known}
@@ -65,13 +65,13 @@ def recorded_backups(settings: ApplicationSettings, recorded: Recorded) -> list[
 def current_facts(
     ctx: RunContext, described: Mapping[str, TopicDescription]
 ) -> Mapping[str, TopicFacts]:
-    """The facts of topics, with the configs that a restore has relaxed as they were."""
+    """Return the facts of topics, with original configs where a restore has relaxed them."""
     restores = Repository.open(ctx.settings).restores.continued()
     return with_own_configs(facts_of(described), restores)
 
 
 def facts_of(descriptions: Mapping[str, TopicDescription]) -> Mapping[str, TopicFacts]:
-    """The facts that the table `topics` keeps of each described topic."""
+    """Return the facts of each described topic that the table `topics` stores."""
     return {
         name: TopicFacts(
             topic_id=topic.topic_id,
@@ -87,7 +87,7 @@ def facts_of(descriptions: Mapping[str, TopicDescription]) -> Mapping[str, Topic
 def with_own_configs(
     facts: Mapping[str, TopicFacts], restores: Iterable[StoredRestore]
 ) -> Mapping[str, TopicFacts]:
-    """Facts with the configs that `restore finish` will set, where a restore has relaxed them."""
+    """Return facts with the configs that `restore finish` sets, where a restore relaxed them."""
     own = {
         topic.target_topic_id: topic.put_back
         for restore in restores
@@ -112,7 +112,7 @@ def with_own_configs(
 def _changed(
     configs: Sequence[tuple[str, str]], own: Mapping[str, str | None]
 ) -> tuple[tuple[str, str], ...]:
-    """None removes a value."""
+    """Apply changed values to configs; None removes a value."""
     changed = {**dict(configs), **own}
     return tuple(sorted((name, value) for name, value in changed.items() if value is not None))
 
@@ -124,7 +124,7 @@ def window_backups(
     edges: WindowEdges,
     unread: Sequence[UnreadTopic] = (),
 ) -> list[WindowBackup]:
-    """Backups by window, with the points of it that their holes leave unproven."""
+    """Return backups by window, with the points that holes in their logs leave unproven."""
     backups = list(backups)
     thinned = {b.window for b in backups if any(s.first_hole is not None for s in b.spans)}
     points: list[RecoveryPoint] = []
@@ -154,11 +154,11 @@ def window_backups(
 
 
 def unproven_points(backup: TopicBackup, points: Iterable[RecoveryPoint]) -> tuple[str, ...]:
-    """Ids of the points in the window of a backup that stand above a hole of one of its spans.
+    """Return ids of the points in a backup's window that are above a hole in one of its spans.
 
-    The spans were read after the points were cut, so what the log no longer held may have been
-    removed because of a record at or above the point. Sealed points are safe from it, but for
-    source topics that serve as changelogs: those are not sealed.
+    The spans were read after the points were cut. A missing offset may have been compacted away
+    because of a record at or above the point. Sealed points are safe from this, except for source
+    topics that serve as changelogs: those are not sealed.
     """
     thinned = {span.partition: span for span in backup.spans if span.first_hole is not None}
     inside = range(backup.window.start_ms, backup.window.end_ms)

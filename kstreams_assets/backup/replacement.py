@@ -1,4 +1,4 @@
-"""Compares stored records with the records that would replace them, offset by offset."""
+"""Compares stored records with the records that would replace them, by offset."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
@@ -24,14 +24,14 @@ _Offsets = npt.NDArray[np.int64]
 def poorer_partitions(
     repo: Repository, topic: TopicPlan, files: Iterable[NewFile]
 ) -> frozenset[TopicPartitionId]:
-    """Partitions of which an offset is stored that the new files do not have.
+    """Return partitions with a stored offset that the new files do not have.
 
-    A stored file that cannot be read has as many records as its backup recorded: the new files need
-    as many in its range.
+    An unreadable stored file counts with the records of its ledger row: the new files need as many
+    in its range.
 
     Args:
-        repo: Where they are stored.
-        topic: What was read; its `held` is what is stored.
+        repo: The repository of the stored files.
+        topic: The topic that was read; its `held` are the stored rows.
         files: New files, of this topic and of others.
     """
     read = {span.partition for span in topic.spans}
@@ -55,7 +55,7 @@ def poorer_partitions(
 
 
 def files_that_stay(repo: Repository, topics: Iterable[TopicPlan]) -> set[str]:
-    """Paths (below the table) of the stored files of these topics whose partitions are not read."""
+    """Return paths (below the table) of these topics' stored files that are not read again."""
     entries: list[LedgerEntry] = []
     for topic in topics:
         read = {span.partition for span in topic.spans}
@@ -69,7 +69,7 @@ def files_that_stay(repo: Repository, topics: Iterable[TopicPlan]) -> set[str]:
 def _stored(
     repo: Repository, entries: Sequence[LedgerEntry]
 ) -> Iterator[tuple[TopicPartitionId, SpanFile]]:
-    """The stored files of these rows, each with its partition."""
+    """Yield the stored files of these rows, each with its partition."""
     spans = {SpanId(e.result.plan.window.key, e.result.partition) for e in entries}
     if not spans:
         return
@@ -90,7 +90,7 @@ def _span_file(records: StorePath, file: NewFile) -> SpanFile:
 
 
 def _has_as_many(files: Collection[SpanFile], entry: LedgerEntry) -> bool:
-    """Whether files have as many records in a stored span as were stored of it."""
+    """Whether files have as many records in a span as were stored of it."""
     plan = entry.result.plan
     return len(_inside(files, plan.start, plan.end)) >= entry.result.content.records
 
@@ -106,7 +106,7 @@ def _has_all(files: Collection[SpanFile], stored: SpanFile) -> bool:
 
 
 def _inside(files: Iterable[SpanFile], start: int, end: int) -> _Offsets:
-    """The offsets in a range of the files' records."""
+    """Return the offsets of the files' records in a range."""
     near = [_offsets(f) for f in files if f.first_offset < end and f.last_offset >= start]
     offsets = np.concatenate(near) if near else np.empty(0, np.int64)
     return offsets[(offsets >= start) & (offsets < end)]

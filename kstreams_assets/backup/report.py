@@ -1,4 +1,4 @@
-"""What users see of backups: windows with their checks, and their public forms. Pure."""
+"""The public forms of backups: windows with their checks. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.backup.amounts import Estimate, TopicAmount
 from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.backup.result import TopicBackup, UnreadTopic, WindowBackup
-from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.backup.verdicts import evaluate
 from kstreams_assets.checks import EVALUATION, Evaluation, short_text
 from kstreams_assets.model.damage import Damage
 from kstreams_assets.model.recordings import LedgerEntry
@@ -28,21 +28,21 @@ class TopicReport:
 
     @property
     def note(self) -> str:
-        """What a reader must know who wonders why nothing is there."""
+        """Why the topic is empty, for readers who expect records."""
         if self.window.note or self.backup.spans:
             return self.window.note
         return "No recovery point before the end of this window knew the topic."
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to say of it but that it has no records."""
+        """Whether the topic has no records and nothing else to report."""
         has_offsets = self.backup.records or self.backup.missing_offsets
         return not has_offsets and not any(check.is_red for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """A window with the checks of its topics, also of those that could not be read."""
+    """A window with the checks of its topics, including topics that could not be read."""
 
     window: WindowBackup
     checks: tuple[Evaluation, ...]
@@ -50,7 +50,7 @@ class WindowReport:
     @classmethod
     def of(cls, window: WindowBackup, application: StreamsApplication) -> Self:
         """Evaluate the checks of a window."""
-        return cls(window, tuple(judge(window, application)))
+        return cls(window, tuple(evaluate(window, application)))
 
     @property
     def topics(self) -> list[TopicReport]:
@@ -64,13 +64,13 @@ class WindowReport:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to say of it but that it has no records."""
+        """Whether the window has no records and nothing else to report."""
         return all(topic.is_empty for topic in self.topics)
 
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """The windows of a run, and `late` those of runs that ended before they could report theirs."""
+    """The windows of a run, and `late` those of runs that ended before they could report them."""
 
     settings: ApplicationSettings
     windows: Sequence[WindowReport] = ()
@@ -94,7 +94,7 @@ class BackupReport:
 
 @dataclass(frozen=True, slots=True)
 class ListedWindow:
-    """A closed window with its rows of the ledger, and what is damaged of it."""
+    """A closed window with its ledger rows and damages."""
 
     status: WindowStatus
     entries: Sequence[LedgerEntry]
@@ -102,7 +102,7 @@ class ListedWindow:
 
     @property
     def state(self) -> str:
-        """How the window is, in a word or two."""
+        """The state of the window, in a word or two."""
         if self.damages:
             return "damaged"
         if self.status.is_due:

@@ -1,4 +1,4 @@
-"""Which windows are due and are backed up next: merged into one range, oldest first."""
+"""Selects the due windows that are backed up next: one range, oldest first."""
 
 import json
 from bisect import bisect_left, bisect_right
@@ -18,15 +18,15 @@ from kstreams_assets.store import StorePath, store_at
 
 @dataclass(frozen=True, slots=True)
 class WindowStatus:
-    """A closed window and the topics of it that are backed up."""
+    """A closed window, and its topics by whether they are backed up."""
 
     window: Window
     missing: frozenset[str]
     done: frozenset[str] = frozenset()
     points: int = 0
-    """Recovery points that were taken in the window, or on its behalf."""
+    """Recovery points that were taken in the window, or for it."""
     without_point: bool = False
-    """Whether it was recorded without one: nothing of it is backed up, and nothing can be."""
+    """Whether it was recorded without a point: then nothing of it is or can be backed up."""
 
     @property
     def is_backed_up(self) -> bool:
@@ -40,9 +40,9 @@ class WindowStatus:
 
 
 def window_statuses(settings: ApplicationSettings) -> list[WindowStatus]:
-    """Every closed window from the first recovery point on, in order of time.
+    """Return every closed window from the first recovery point on, in order of time.
 
-    Without any recovery point only the newest closed window is there: a backup of it takes one.
+    Without any recovery point, return only the newest closed window: its backup takes one.
     """
     calendar = WindowCalendar(settings.windows)
     newest = calendar.newest_closed()
@@ -75,10 +75,10 @@ def window_statuses(settings: ApplicationSettings) -> list[WindowStatus]:
 
 
 def _ended_by_no_point(repo: Repository, topics: frozenset[str]) -> set[Window]:
-    """Recorded windows that no recovery point of their own ends.
+    """Return recorded windows that do not end with a recovery point of their own.
 
-    They hold no offset, and end with the point of a window before them. Points are dropped later;
-    what the ledger says of them stays.
+    They have no offsets, and end with the point of an earlier window. Points are deleted later;
+    the ledger's rows about them stay.
     """
     points: dict[Window, str | None] = {}
     for of_topic in repo.ledger.closing_points(topics).values():
@@ -100,25 +100,25 @@ def _ended_by_no_point(repo: Repository, topics: frozenset[str]) -> set[Window]:
 
 
 MAX_WINDOWS: Final = 200
-"""Windows of one run: about an hour of work at the most, and one Delta transaction."""
+"""Windows of one run: at most about an hour of work, and one Delta transaction."""
 
 FIRST_PAUSE_S: Final = 60
 LONGEST_PAUSE_S: Final = 1_800
 LONGEST_OUTAGE_PAUSE_S: Final = 300
 _OUTAGE: Final = 3
-"""So many failed runs in a row are taken for an outage."""
+"""This many failed runs in a row count as an outage."""
 _SHRINK_BITS: Final = 2
-"""Each failure makes the next range a fourth of the size."""
+"""Each failure reduces the next range to a fourth."""
 _MOST_STEPS: Final = 4
-"""After so many steps a range is one window."""
+"""After this many steps a range is one window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """A run that has ended, of the windows `first` to `last` (keys, both inclusive).
 
-    `again` says that these windows had failed before; `partly_done` that one which failed backed up
-    other topics: neither the cluster nor the warehouse is down.
+    `again` means that these windows had failed before. `partly_done` means that a failed run has
+    backed up other topics, so neither the cluster nor the warehouse is down.
     """
 
     first: str
@@ -130,13 +130,13 @@ class Attempt:
 
     @property
     def hints_at_outage(self) -> bool:
-        """Whether nothing could be done at all."""
+        """Whether the run could not do anything."""
         return not self.succeeded and not self.partly_done
 
 
 @dataclass(frozen=True, slots=True)
 class BackupRequest:
-    """The windows to back up in one run, in order and without a gap, and their topics.
+    """The adjacent windows to back up in one run, in order, and their topics.
 
     `attempt` is 1 for windows that have not failed yet.
     """
@@ -148,7 +148,7 @@ class BackupRequest:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Every window that is due has failed a short while ago, or every run has."""
+    """Every due window has failed recently, or every run has."""
 
     windows: int
     until_ms: int
@@ -162,12 +162,11 @@ def next_request(
     now_ms: int,
     max_windows: int = MAX_WINDOWS,
 ) -> BackupRequest | Paused | None:
-    """What to back up next; None when nothing is due.
+    """Return what to back up next; None when nothing is due.
 
     Args:
         windows: Every closed window from the first that may be due on, in order of time.
-        attempts: Ended runs: those that failed, those that succeeded `again`, and the last that
-            succeeded.
+        attempts: Ended runs: failed ones, those that succeeded `again`, and the last success.
         now_ms: Epoch milliseconds.
         max_windows: The most windows of one run.
     """
@@ -196,14 +195,14 @@ def next_request(
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What earlier runs came to, for each window by its index."""
+    """The results of earlier runs, for each window by its index."""
 
     failures: list[int]
     last_failed_ms: list[int]
     recoveries_ms: list[int]
-    """When windows that had failed succeeded, in order."""
+    """When windows succeeded that had failed before, in order."""
     failures_in_a_row: int
-    """Runs that failed since the last one that succeeded."""
+    """Failed runs since the last successful one."""
     newest_failure_ms: int
 
     @classmethod
@@ -217,7 +216,7 @@ class _Past:
             last = index_of.get(attempt.last)
             if last is None:
                 continue
-            # A first window that is not known lies before the first that may be due.
+            # An unknown first window is older than the first window that may be due.
             for index in range(index_of.get(attempt.first, 0), last + 1):
                 failures[index] += 1
                 last_failed_ms[index] = attempt.ended_at_ms
@@ -230,20 +229,20 @@ class _Past:
         )
 
     def paused_until_ms(self, index: int, now_ms: int) -> int:
-        """When a window may be tried (again); 0 when nothing speaks against it."""
+        """Return when a window may be tried (again); 0 if it may be tried now."""
         own_ms = _after(self.last_failed_ms[index], pause_s(self.failures[index]), now_ms)
         outage_s = min(pause_s(self.failures_in_a_row - _OUTAGE + 1), LONGEST_OUTAGE_PAUSE_S)
         return max(own_ms, _after(self.newest_failure_ms, outage_s, now_ms))
 
     def steps(self, index: int) -> int:
-        """How often the range of a window is made smaller because it failed."""
+        """Return how often a window's range is reduced because the window failed."""
         return min(self.failures[index], _MOST_STEPS)
 
     def limit(self, index: int, max_windows: int) -> int:
-        """How many windows may go with this one.
+        """Return how many windows may be backed up together with this one.
 
         Each success of windows that had failed before, later than the last failure of this one,
-        takes a step back: after an outage of hours the ranges are soon whole again.
+        takes one step back: after an outage of hours the ranges are soon whole again.
         """
         since = bisect_right(self.recoveries_ms, self.last_failed_ms[index])
         recovered = len(self.recoveries_ms) - since
@@ -251,40 +250,40 @@ class _Past:
 
 
 def _after(failed_ms: int, pause: int, now_ms: int) -> int:
-    """The end of a pause; 0 without one, or when the clock was set back (do not wait for it)."""
+    """Return the end of a pause; 0 without one, or if the clock was set back."""
     return 0 if pause == 0 or failed_ms > now_ms else failed_ms + pause * 1000
 
 
 def pause_s(failures: int) -> int:
-    """How long a window pauses after it has failed so many times (seconds)."""
+    """Return how long a window pauses after this many failures (s)."""
     if failures <= 0:
         return 0
     return min(FIRST_PAUSE_S << min(failures - 1, 16), LONGEST_PAUSE_S)
 
 
 CLAIM_S: Final = 60
-"""How long a claim counts without a run; a daemon that was killed before delays them so long."""
+"""How long a claim without a run is valid; a killed daemon delays its runs by this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestClaim:
-    """What was requested last, and when (epoch milliseconds)."""
+    """The last request, and when it was made (epoch milliseconds)."""
 
     run_key: str
     claimed_at_ms: int
 
     def counts_at(self, now_ms: int) -> bool:
-        """Whether its run may still be about to be created."""
+        """Whether its run may still be created."""
         return 0 <= now_ms - self.claimed_at_ms < CLAIM_S * 1000
 
 
 def claim_file(warehouse: Warehouse, application_id: str) -> StorePath:
-    """Where the claim of an application stands, beside its locks."""
+    """Return the path of an application's claim, beside its locks."""
     return warehouse.lock_file(f"backup-requests/{application_id}").with_suffix(".json")
 
 
 def read_claim(path: StorePath) -> RequestClaim | None:
-    """The newest claim; None when there is none or it cannot be read (it is worth a minute)."""
+    """Return the newest claim; None without one, or if it is unreadable."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         return RequestClaim(str(facts["run_key"]), int(facts["claimed_at_ms"]))
@@ -293,5 +292,5 @@ def read_claim(path: StorePath) -> RequestClaim | None:
 
 
 def write_claim(path: StorePath, claim: RequestClaim) -> None:
-    """Replace the claim, whole or not at all."""
+    """Replace the claim atomically."""
     store_at(path).put_text(json.dumps(asdict(claim)))

@@ -1,4 +1,4 @@
-"""What a backup of a window turned out to hold, and what can stand in the way of one."""
+"""The result of a window's backup, and the errors that can prevent one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,18 +30,18 @@ class TopicBackup:
     facts: TopicFacts | None
     """None when the topic is gone."""
     previous_facts: TopicFacts | None
-    """What was noted of the topic at the nearest earlier window."""
+    """Facts recorded for the topic at the nearest earlier window."""
     recovery_point_id: str | None
     delta_version: int | None
     duration_s: float | None
-    """Measured, of the read that this topic was part of: Spark reads all of a run at once. None
-    where it is not known: the ledger does not keep it."""
+    """Duration of the read that included this topic: Spark reads a run's topics in one job. None if
+    unknown: the ledger does not store it."""
     unproven_points: tuple[str, ...] = ()
     """Recovery points in the window that holes in its changelog spans leave unproven."""
     below_first: Mapping[TopicPartitionId, OffsetRange] = field(default_factory=dict)
-    """Offsets that Kafka holds and that no window does: they lie below the first one."""
+    """Offsets in Kafka that belong to no window because they are below the first one."""
     executor: Executor | None = None
-    """Where the read that this topic was part of ran. None where the ledger alone reports it."""
+    """Where the read of this topic ran. None if only the ledger reports it."""
 
     @property
     def is_changelog(self) -> bool:
@@ -50,7 +50,7 @@ class TopicBackup:
 
     @property
     def records(self) -> int:
-        """Records the window holds of the topic."""
+        """Records of the topic in the window."""
         return sum(span.content.records for span in self.spans)
 
     @property
@@ -70,25 +70,25 @@ class TopicBackup:
 
     @property
     def missing_offsets(self) -> int:
-        """Offsets of the spans that hold no record, for whatever cause."""
+        """Offsets of the spans without a record, for any cause."""
         return sum(s.plan.end - s.plan.start - s.content.records for s in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadTopic:
-    """A topic whose records of a window cannot be read (yet): the window stays due for it."""
+    """A topic whose records of a window cannot be read (yet); the window stays due for it."""
 
     window: Window
     topic: str
     reason: str
-    """What is in the way (an open transaction, a corrupt batch), and what to do."""
+    """The cause (an open transaction, a corrupt batch), and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBackup:
     """One window of an application: its topics, and the recovery points that bound it.
 
-    `unread` are topics of the run that had to be left out of it.
+    `unread` are topics of the run that had to be left out.
     """
 
     window: Window
@@ -97,12 +97,12 @@ class WindowBackup:
     closing: RecoveryPoint | None
     unread: tuple[UnreadTopic, ...] = ()
     restores: tuple[StoredRestore, ...] = ()
-    """Restores from which the application may have continued, the newest first."""
+    """Restores from which the application may have continued, newest first."""
 
     def continues_from(self, topic_id: str) -> StoredRestore | None:
-        """The restore after which a topic has this id; None where none explains it.
+        """Return the restore that explains this id of a topic; None without one.
 
-        It wrote the topic, or it led to another cluster than that of the opening point.
+        The restore wrote the topic, or led to another cluster than that of the opening point.
         """
         for restore in self.restores:
             if any(topic.target_topic_id == topic_id for topic in restore.topics):
@@ -123,12 +123,12 @@ class WindowBackup:
         return self.closing is not None and self.closing.effective_at_ms >= self.window.start_ms
 
     def holds(self, topic: TopicBackup) -> bool:
-        """Whether something of a topic was backed up with the window, be it that nothing came."""
+        """Whether a topic was backed up with the window, even if it received no records."""
         return self.has_point or topic.records > 0
 
     @property
     def note(self) -> str:
-        """What a reader must know who wonders why the window is empty."""
+        """Why the window is empty, for readers who expect records."""
         if self.has_point:
             return ""
         return (
@@ -153,8 +153,8 @@ class BackupReadError(KStreamsAssetsError):
     def __init__(self, *, windows: Sequence[Window], reason: str) -> None:
         super().__init__(
             f"The backup of {range_of(windows)} failed: {reason.rstrip('.')}.",
-            remedy="Nothing of these windows was changed. Run the same windows again once the"
-            " cause is removed.",
+            remedy="Nothing of these windows was changed. Fix the cause, then run the same windows"
+            " again.",
         )
         self.windows = tuple(windows)
         self.reason = reason
@@ -167,12 +167,12 @@ class TopicRecreatedWhileReadingError(KStreamsAssetsError):
         self.topics = tuple(sorted(topics))
         super().__init__(
             f"Topic {', '.join(self.topics)} was deleted or recreated, or its log truncated, while"
-            " it was read; what was read has been discarded.",
-            remedy="Run the same windows again; what the old log held is reported as lost.",
+            " it was read. The records that were read have been discarded.",
+            remedy="Run the same windows again. Records of the old log are reported as lost.",
         )
 
 
 def range_of(windows: Sequence[Window]) -> str:
-    """The windows in words: the one, or the first and the last."""
+    """Return the windows in words: the only one, or the first and the last."""
     keys = [window.key for window in sorted(windows)]
     return f"window {keys[0]}" if len(keys) == 1 else f"windows {keys[0]} to {keys[-1]}"

@@ -1,4 +1,4 @@
-"""Backups of an application: what they would read, and in which order things are done."""
+"""Backups of an application: their estimates, and the order of their steps."""
 
 import logging
 import time
@@ -53,8 +53,8 @@ class BackupResult:
 class BackupJob:
     """Plans and runs backups of an application as it is configured.
 
-    `topics` are those that are backed up, all of them where nothing is said. `check`, `on_phase`
-    and `new_lineage` are those of `RunContext`.
+    `topics` are backed up, by default all of them. `check`, `on_phase` and `new_lineage` are those
+    of `RunContext`.
 
     Example:
         >>> job = BackupJob(settings, spark, run_id="nightly")
@@ -71,7 +71,7 @@ class BackupJob:
     new_lineage: bool = False
 
     def plan(self, windows: Sequence[Window]) -> Estimate:
-        """What a backup of these windows would read now; reads only. See `estimate`."""
+        """Estimate what a backup of these windows reads now; reads only. See `estimate`."""
         with self.opened() as ctx:
             return estimate(ctx, windows, newest_closed=self.newest_closed())
 
@@ -89,22 +89,22 @@ class BackupJob:
         return BackupResult(tuple(backups), time.monotonic() - began)
 
     def read_again(self, increments: Iterable[LedgerEntry]) -> None:
-        """Back up increments of a window that is open again, see `Committer.read_again`."""
+        """Back up increments of a reopened window, see `Committer.read_again`."""
         with self.opened() as ctx:
             BackupRun(ctx).committer.read_again(increments)
 
     def newest_closed(self) -> Window | None:
-        """The window that closed last; a run takes the point that bounds it."""
+        """Return the window that closed last; a run takes the point that bounds it."""
         return WindowCalendar(self.settings.windows).newest_closed()
 
     @contextmanager
     def opened(self) -> Iterator[RunContext]:
-        """What a run works with, for the time of the block."""
+        """Yield the context of a run."""
         with KafkaCluster(self.settings.connection) as cluster:
             yield self.on(cluster)
 
     def on(self, cluster: KafkaCluster) -> RunContext:
-        """What a run works with, on a cluster that is open already."""
+        """Return the context of a run on a cluster that is open already."""
         return RunContext(
             settings=self.settings,
             topics=self.settings.topics if self.topics is None else self.topics,
@@ -139,15 +139,15 @@ class BackupRun:
     ) -> list[WindowBackup]:
         """Back up these windows, in order of time.
 
-        Windows that the ledger holds keep their spans and are read again; where Kafka no longer
-        holds all of their records, the earlier backup stays. A recovery point is taken first when
-        the newest closed window is among them and has none, and one after all windows are done: the
-        backups then hold most of the changelogs, so that it costs little to seal. If the latter
-        cannot be taken, that is logged and the run has not failed.
+        Windows in the ledger keep their spans and are read again; if Kafka no longer has all of
+        their records, the earlier backup stays. If the newest closed window is among them and has
+        no recovery point, one is taken first. Another one is taken after all windows: the backups
+        then have most of the changelogs, so sealing it costs little. If that fails, it is logged
+        and the run has not failed.
 
         Raises:
-            KStreamsAssetsError: Its subclasses say what stood in the way; groups of windows that
-                were done before it stay done.
+            KStreamsAssetsError: Its subclasses say what failed; groups of windows that were
+                committed before stay.
         """
         ctx = self.ctx
         with ctx.writing() as lock:
@@ -169,7 +169,7 @@ class BackupRun:
             try:
                 done += self.merger.close(window)
                 done += self._close_rest(window)
-            except StoredDataError as error:  # One window does not keep the others open.
+            except StoredDataError as error:  # Other windows are closed all the same.
                 _log.warning("Window %s cannot be closed: %s", window.key, error)
                 failures.append(error)
         self.merger.drop_superseded()
@@ -179,18 +179,18 @@ class BackupRun:
         return sorted(done, key=lambda backup: backup.window)
 
     def increment(self, window: Window, *, newest_closed: Window | None) -> WindowBackup | None:
-        """Back up what came since the increment before, up to the newest point, as another one.
+        """Back up what came since the last increment, up to the newest point, as another one.
 
-        A window whose increments begin has the point that ends the one before: taken later, that
-        would end in the middle of them.
+        Before the first increment of a window, the previous window needs its closing point: a
+        later one would end in the middle of the increments.
 
         Args:
             window: The window that is open.
             newest_closed: The one before it, None if it is the first.
 
         Returns:
-            What the increment holds; its window is the increment's. None when no point was taken
-            since the last one.
+            The contents of the increment; its window is the increment's. None when no point was
+            taken since the last one.
 
         Raises:
             KStreamsAssetsError: As `execute`.
@@ -216,10 +216,10 @@ class BackupRun:
     def _large_and_others(
         self, windows: Sequence[Window], lock: LockHandle
     ) -> tuple[list[Window], list[WindowBackup]]:
-        """Back up windows; those that became increments, and what the others hold.
+        """Back up windows; return those that became increments, and the results of the others.
 
-        Increments are made of windows of which more is to be read than one commit takes, and of
-        which nothing is stored yet.
+        A window becomes increments if one commit cannot take all of it and nothing of it is stored
+        yet.
         """
         if not windows:
             return [], []
@@ -247,7 +247,7 @@ class BackupRun:
         return large, self.committer.back_up([one for one in windows if one not in large], lock)
 
     def _close_rest(self, window: Window) -> list[WindowBackup]:
-        """Close a window for the topics that could not be read before the others were closed.
+        """Close a window for topics that could not be read before the others were closed.
 
         A topic is read again from the window's start only if offsets are missing between its
         increments.
@@ -270,7 +270,7 @@ class BackupRun:
 
 
 def ensure_closing_point(ctx: RunContext, newest_closed: Window) -> None:
-    """Take the point that bounds the newest closed window, should it have none.
+    """Take the point that bounds the newest closed window, if it has none.
 
     A window of which a topic is backed up already keeps its edges.
     """
@@ -288,10 +288,10 @@ def needs_closing_point(ctx: RunContext, newest_closed: Window) -> bool:
 
 
 def take_last_point(ctx: RunContext) -> RecoveryPoint | None:
-    """Take the point that a run ends with, sealed if it can be.
+    """Take the last point of a run, sealed if possible.
 
-    None when the cluster or another recorder stands in the way: the backups that the run made do
-    not depend on it, and the next point seals what this one would have.
+    Return None if the cluster or another recorder prevents it: the backups of the run do not
+    depend on it, and the next point seals what this one would have sealed.
     """
     ctx.start(Phase.LAST_POINT)
     try:
@@ -304,7 +304,7 @@ def take_last_point(ctx: RunContext) -> RecoveryPoint | None:
 
 
 def _take(ctx: RunContext, closes_window_end_ms: int | None = None) -> RecoveryPoint:
-    """Take a point with what the backups hold: only the rest of the changelogs is saved."""
+    """Take a point; only changelog records that are not backed up yet are saved with it."""
     settings = ctx.settings
     recorder = Recorder(
         settings.application,
@@ -323,10 +323,10 @@ def _take(ctx: RunContext, closes_window_end_ms: int | None = None) -> RecoveryP
 def estimate(
     ctx: RunContext, windows: Sequence[Window], *, newest_closed: Window | None
 ) -> Estimate:
-    """What a backup of these windows would read now; writes nothing, and takes no recovery point.
+    """Estimate what a backup of these windows reads now; write nothing, take no recovery point.
 
     Raises:
-        KafkaError: Its subclasses say why the cluster could not be asked.
+        KafkaError: Its subclasses say why the cluster could not be reached.
     """
     planner = Planner(ctx, stable_wait_s=0.0)
     topics: list[TopicPlan] = []
@@ -366,7 +366,7 @@ def estimate(
 def _until_now(
     ctx: RunContext, newest_closed: Window, planner: Planner, windows: Sequence[Window]
 ) -> list[TopicPlan]:
-    """Windows as if a point were taken now, which the newest closed one lacks."""
+    """Plan windows as if the missing point of the newest closed one were taken now."""
     cluster, here = ctx.cluster, ctx.present()
     seen = ctx.repo.points.newest()
     plans = list(planner.plan(windows).topics) if seen else []
@@ -376,7 +376,7 @@ def _until_now(
     described = cluster.describe_topics(here)
     for topic in ctx.topics_of(here):
         if topic.roles.in_flight_only:
-            continue  # of records in flight there are few
+            continue  # there are few records in flight
         ids = [TopicPartitionId(topic.name, n) for n in range(described[topic.name].partitions)]
         starts = cluster.log_start_offsets(ids)
         ends = cluster.last_stable_offsets(ids)

@@ -1,8 +1,8 @@
-"""Which offsets belong to which window: windows tile every partition's log by construction.
+"""Assigns offsets to windows. The windows cover every partition's log without overlap.
 
-A window ends where the last recovery point taken before its closing instant stood, and begins
-where the window before it ends. Record timestamps play no part. What the ledger holds is frozen:
-an edge that was used once is never moved.
+A window ends at the offsets of the last recovery point taken before its closing time, and starts
+at the end of the window before it. Record timestamps have no influence. Edges in the ledger are
+frozen: an edge that was used once never moves.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,10 +20,10 @@ from kstreams_assets.offsets import TopicPartitionId
 class Edges:
     """The two ends of a window in one partition.
 
-    `start` is None where the partition was not known before the window, and in the first window of
-    all (its records then begin at `first_log_start`); the window has no `Edges` at all where it was
-    not known at its end, unless it was there when the window opened: then it has `vanished`, and
-    ends where it began. `recorded`: the ledger has them already.
+    `start` is None if the partition was unknown before the window, and in the first window of all
+    (its records then start at `first_log_start`). A window has no `Edges` for a partition that was
+    unknown at its end. An exception are partitions that existed when the window opened: they have
+    `vanished`, and the window ends at its start. `recorded`: the ledger already has the edges.
     """
 
     partition: TopicPartitionId
@@ -36,7 +36,7 @@ class Edges:
 
 @dataclass(slots=True)
 class _Recorded:
-    """What the ledger holds of one partition, by the instants that it answers for."""
+    """The ledger's edges of one partition, by the times for which they are valid."""
 
     by_window: dict[Window, RecordedSpan] = field(default_factory=dict)
     by_instant: dict[int, Position] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class _Recorded:
         self._starts.setdefault(life, []).append((window.start_ms, span.start))
 
     def end_of_increments(self, window: Window) -> Position | None:
-        """Where the increments of its window before this one end; None without one.
+        """Return the end of its window's increments before this one; None without one.
 
         A partition may have been left out of some of them.
         """
@@ -75,13 +75,13 @@ class _Recorded:
         return None if last is None else Position(last.topic_id, last.end)
 
     def end_before(self, instant_ms: int) -> Position | None:
-        """Where the last recorded window that ended by an instant ends, None when there is none."""
+        """Return the end of the last recorded window that ended by a time, None without one."""
         before = [span for span in self.by_window.values() if span.window.end_ms <= instant_ms]
         last = max(before, key=lambda span: span.window, default=None)
         return None if last is None else Position(last.topic_id, last.end)
 
     def clamp(self, instant_ms: int, position: Position) -> Position:
-        """Keep an edge between the windows around it, should a late point move it."""
+        """Keep an edge between adjacent windows, in case a late point would move it."""
         ends = self._ends.get(position.topic_id, [])
         starts = self._starts.get(position.topic_id, [])
         before = bisect_right(ends, instant_ms, key=itemgetter(0))
@@ -99,11 +99,11 @@ _NOTHING = _Recorded()
 
 @dataclass(slots=True)
 class WindowEdges:
-    """Answers where each partition stood at an instant, from recovery points and the ledger.
+    """Finds the position of each partition at a time, from recovery points and the ledger.
 
     `begins_ms` is the start of the first window of the schedule (epoch milliseconds). That window
-    begins at the log start, or where the ledger ends: what lies below a recovery point that is
-    older than it is in no other window.
+    starts at the log start, or at the end of the ledger: offsets below a recovery point that is
+    older than the window are in no other window.
     """
 
     points: Sequence[RecoveryPoint]
@@ -125,18 +125,18 @@ class WindowEdges:
         self._ledger = {partition: _Recorded.of(of_it) for partition, of_it in spans.items()}
 
     def closing_point(self, window: Window) -> RecoveryPoint | None:
-        """The recovery point that bounds a window, None when there is none before its end."""
+        """Return the recovery point that bounds a window, None without one before its end."""
         return self.point_before(window.end_ms)
 
     def point_before(self, instant_ms: int) -> RecoveryPoint | None:
-        """The last recovery point that counts before an instant, None when there is none."""
+        """Return the last valid recovery point before a time, None without one."""
         index = bisect_left(self._instants, instant_ms)
         return self._ordered[index - 1] if index else None
 
     def partitions_of(self, window: Window, topics: Iterable[str]) -> list[Edges]:
-        """The edges of every partition of these topics that was known when the window closed.
+        """Return the edges of every partition of these topics that was known at the window's end.
 
-        Those that were known when it opened and had gone when it closed are among them.
+        Partitions that existed at the window's start and had gone at its end are included.
         """
         wanted = set(topics)
         closing = self.closing_point(window)
@@ -169,7 +169,7 @@ class WindowEdges:
         else:
             start = self._position(partition, window.start_ms)
         if opening and partition.topic in opening.absent_topics:
-            start = None  # its end was told in the window in which it went
+            start = None  # its end was reported in the window in which it vanished
         if cut is None and start is not None:
             return Edges(partition, start, start, start.offset, vanished=True)
         end = self._position(partition, window.end_ms)
@@ -183,10 +183,10 @@ class WindowEdges:
     def _first_position(
         self, partition: TopicPartitionId, window: Window, closing: PartitionCut | None
     ) -> Position | None:
-        """Where the first window of the schedule begins, None for the log start.
+        """Return where the first window of the schedule starts, None for the log start.
 
-        Of an incarnation of the topic that ended before the window closed, nothing was ever backed
-        up: it is lost from its log start on, not only from where a point stood.
+        A topic incarnation that ended before the window closed was never backed up: it is lost
+        from its log start on, not only from a point's position on.
         """
         ended = self._ledger.get(partition, _NOTHING).end_before(window.start_ms)
         if ended is not None:
@@ -198,7 +198,7 @@ class WindowEdges:
         return Position(cut.topic_id, cut.log_start)
 
     def _position(self, partition: TopicPartitionId, instant_ms: int) -> Position | None:
-        """Where the partition stood at an instant; edges of the ledger win over points."""
+        """Return the partition's position at a time; edges of the ledger win over points."""
         recorded = self._ledger.get(partition, _NOTHING)
         if instant_ms in recorded.by_instant:
             return recorded.by_instant[instant_ms]

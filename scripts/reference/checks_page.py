@@ -24,11 +24,11 @@ _GAPS = {
     GapCause.RETENTION: "The log start offset has passed them: retention, or DeleteRecords.",
     GapCause.TOPIC_RECREATED: "They belonged to an earlier topic of the same name.",
     GapCause.TOPIC_DELETED: "The topic is gone.",
-    GapCause.LOG_TRUNCATED: "An unclean leader election truncated the log: a replica that lacked"
+    GapCause.LOG_TRUNCATED: "An unclean leader election truncated the log: a replica without"
     " them became the leader.",
     GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
-    GapCause.NOT_EXAMINED: "The log could not be looked at after the records were read (see"
-    " `backup.scan_stall_seconds`); the next run looks again, and reads no record twice.",
+    GapCause.NOT_EXAMINED: "The log could not be inspected after the records were read (see"
+    " `backup.scan_stall_seconds`). The next run inspects the log and reads no record twice.",
     GapCause.FOLDED: "Earlier values of keys in a changelog, which `kstreams-assets expire` left"
     " out when it put windows together that lie before a kept recovery point.",
     GapCause.EXPIRED: "No kept recovery point needs them: `kstreams-assets expire` dropped them.",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
-from kstreams_assets.backup.accounting import Accountant, Look, explain, first_hole
+from kstreams_assets.backup.accounting import Accountant, LogInspection, explain, first_hole
 from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RangeTally, RawBatch
@@ -40,14 +40,14 @@ def _log(kinds: list[str]) -> list[RawBatch]:
     ]
 
 
-def _look(log: list[RawBatch], start: int, end: int, *, visible_from: int = 0) -> Look:
+def _look(log: list[RawBatch], start: int, end: int, *, visible_from: int = 0) -> LogInspection:
     """What a look at this log gives of a range; below `visible_from` it was gone."""
     tally = RangeTally(start, end)
     tally.skip(visible_from)
     for batch in log:
         tally.add(batch)
     tally.finish()
-    return Look(tally)
+    return LogInspection(tally)
 
 
 def _explained(

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.recorded import recorded_backups
-from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.backup.verdicts import evaluate
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
@@ -240,7 +240,7 @@ class _Failover:
         ledger = Ledger(settings.warehouse, APPLICATION_ID)
         windows = {window.key for window in ledger.done({*ROLES})}
         backups = recorded_backups(settings, ledger.of_windows(windows))
-        found = [one for backup in backups for one in judge(backup, settings.application)]
+        found = [one for backup in backups for one in evaluate(backup, settings.application)]
         return [
             f"{one.check} {one.subject} {one.findings[0].text}"
             for one in found

@@ -61,7 +61,7 @@ class _NoCluster:
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without brokers, and without windows to close."""
     monkeypatch.setattr(module, "KafkaCluster", _NoCluster)
-    monkeypatch.setattr(module._Closing, "look", lambda _: None)
+    monkeypatch.setattr(module._Closing, "start_if_due", lambda _: None)
 
 
 def _nothing() -> None:
@@ -177,7 +177,7 @@ def test_without_a_success_it_gives_up_and_its_neighbour_goes_on(
         assert shop.trouble().startswith("It has ended. ")
         assert "No space left" in shop.trouble()
         assert bank.status.ended_at_ms is None
-        assert "shop is not followed any more: " in caplog.text
+        assert "shop: following has ended: " in caplog.text
         # The process ends when nobody is left, and says what ended the first.
         bank.act = away
         bank.give_up_s = 0.3
@@ -264,14 +264,14 @@ def test_how_far_a_first_backup_is_stands_in_the_status_of_a_follower_that_runs(
     assert shop.trouble() == f"No point is covered yet. {catching_up(warehouse, 'shop')}"
     shop._has_read(Progress(Phase.RECORDS, 34e9, 66e9))
     assert catching_up(warehouse, "shop").startswith("First backup: 34 % read, about ")
-    shop._tell(ended_at_ms=1)
+    shop._report(ended_at_ms=1)
     assert catching_up(warehouse, "shop") == ""
 
 
 def test_a_status_of_another_release_is_read(tmp_path: Path) -> None:
     shop = _follower(tmp_path, "shop")
     shop.settings.warehouse.make()
-    shop._tell()
+    shop._report()
     path = module.status_file(shop.settings.warehouse, "shop")
     told = json.loads(path.read_text())
     del told["catching_up"]

@@ -6,7 +6,7 @@ import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup
-from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS, checks_of, judge
+from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS, checks_of, evaluate
 from kstreams_assets.checks import Evaluation, Severity
 from kstreams_assets.model.point import RecoveryPoint
 from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
@@ -35,7 +35,7 @@ def _judged(
 ) -> Evaluation:
     window = window_backup(made)
     window = replace(window, opening=opening or window.opening, closing=closing or window.closing)
-    (found,) = (each for each in judge(window, APPLICATION) if each.check == check)
+    (found,) = (each for each in evaluate(window, APPLICATION) if each.check == check)
     return found
 
 
@@ -106,7 +106,9 @@ def test_what_came_after_the_restored_point_is_named() -> None:
     lost = Gap(GapCause.NOT_RESTORED, 120, 170, 50)
     made = backup(result(span(0, 60, topic_id="life-2", read_start=40), lost, records=20))
     verdict = _judged("no_source_loss", made)
-    _assert_told(verdict, RED, "Not restored: t-0: offsets 120 to 169 (not_restored)", "send again")
+    _assert_told(
+        verdict, RED, "Not restored: t-0: offsets 120 to 169 (not_restored)", "send the records"
+    )
     assert verdict.numbers == {"lost_offsets": 50, "losses": 1}
 
 
@@ -139,7 +141,7 @@ def test_a_topic_of_the_cluster_that_a_restore_leads_to_is_unchanged(
     made = backup(result(span(0, 60, topic_id="life-2")), facts=replace(FACTS, topic_id="life-2"))
     window = replace(window_backup(made), opening=point(1, cut(0, 5)))
     window = replace(window, restores=(_restore(topic_id, cluster_id),))
-    (found,) = (one for one in judge(window, APPLICATION) if one.check == "topic_unchanged")
+    (found,) = (one for one in evaluate(window, APPLICATION) if one.check == "topic_unchanged")
     _assert_told(found, outcome, "continues from restore r1" if outcome is GREEN else "created")
 
 
@@ -240,7 +242,7 @@ def test_each_check_of_each_topic_once_and_changelogs_have_one_more() -> None:
     changelog = replace(backup(topic="log"), role="changelog")
     source = replace(backup(topic="table"), role="changelog+input")
     found: dict[str, list[str]] = {}
-    for verdict in judge(window_backup(changelog, source, backup(topic="in")), APPLICATION):
+    for verdict in evaluate(window_backup(changelog, source, backup(topic="in")), APPLICATION):
         assert verdict.window == "w0000"
         found.setdefault(verdict.subject, []).append(verdict.check)
     assert found == {
@@ -259,17 +261,17 @@ def test_a_window_without_a_point_is_a_warning() -> None:
     before = replace(of_window, closing=of_window.opening)
     for without in (before, replace(of_window, opening=None, closing=None)):
         assert not without.has_point
-        found = {one.check: one for one in judge(without, application())}
+        found = {one.check: one for one in evaluate(without, application())}
         for check in ("every_offset_accounted", "no_source_loss"):
             assert not found[check].passed
             assert not found[check].is_red
             assert "Nothing was backed up: no recovery point was taken" in found[check].explanation
-    assert all(one.passed for one in judge(of_window, application()))
+    assert all(one.passed for one in evaluate(of_window, application()))
 
 
 def test_a_loss_in_a_window_without_a_point_stays_red() -> None:
     lost = Gap(GapCause.TOPIC_DELETED, 9, None, None)
     of_window = window_backup(backup(result(span(9, 9), lost)))
     without = replace(of_window, closing=of_window.opening)
-    found = {one.check: one for one in judge(without, application())}
+    found = {one.check: one for one in evaluate(without, application())}
     assert found["no_source_loss"].is_red

@@ -24,7 +24,7 @@ def _soon_after() -> Iterator[None]:
 @pytest.fixture
 def app_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An application whose backup finds a transaction open in the topic `shared`."""
-    reason = "An open transaction keeps committed records from being read."
+    reason = "An open transaction blocks committed records."
     unread = [UnreadTopic(window(0), "shared", reason)]
     made = window_backup(backup(result(span(0, 9))), unread=unread)
     monkeypatch.setattr(backup_module, "_run", lambda *_, **__: [made])

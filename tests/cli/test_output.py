@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kstreams_assets.backup.follow import FollowerStatus
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.backup.verdicts import evaluate
 from kstreams_assets.cli import backup as backup_module
 from kstreams_assets.cli import output as output_module
 from kstreams_assets.cli.output import print_facts, print_markdown, print_table
@@ -128,7 +128,7 @@ def test_what_is_red_stays_red(
     (topic,) = window.topics
     broken = replace(topic.spans[0], content=SpanContent(records=3))
     bad = replace(window, topics=(replace(topic, spans=(broken,)),))
-    assert not all(v.passed for v in judge(bad, _application(app_file)))
+    assert not all(v.passed for v in evaluate(bad, _application(app_file)))
     _backed_up(monkeypatch, [bad])
     result = program("backup", "--app", app_file)
     assert result.exit_code == 1

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.backup.verdicts import evaluate
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.errors import RestoreIncompleteError
@@ -38,7 +38,7 @@ def checks_of(stage: Stage, backups: Iterable[WindowBackup]) -> dict[str, str]:
     """Every check of every topic of these windows: green, or by which topics it is not."""
     found: dict[str, dict[str, set[str]]] = {}
     for backup in backups:
-        for verdict in judge(backup, stage.settings.application):
+        for verdict in evaluate(backup, stage.settings.application):
             failed = found.setdefault(verdict.check, {})
             if not verdict.passed:
                 word = "red" if verdict.severity is Severity.ERROR else "warning"

@@ -8,7 +8,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from kstreams_assets.backup.accounting import Look, explain
+from kstreams_assets.backup.accounting import LogInspection, explain
 from kstreams_assets.errors import CorruptBatchError
 from kstreams_assets.kafka import raw_log
 from kstreams_assets.kafka.channel import FetchAnswer
@@ -124,7 +124,7 @@ def test_a_hole_is_explained_where_compaction_makes_holes(is_compacted: bool) ->
     tally = RangeTally(0, 100)
     tally.finish()
     plan = SpanPlan(Window(0, 10, "w"), PARTITION, "id", 0, 100, 0, True)
-    (gap,) = explain(plan, 0, Look(tally), is_compacted=is_compacted)
+    (gap,) = explain(plan, 0, LogInspection(tally), is_compacted=is_compacted)
     assert gap.cause is (GapCause.COMPACTED if is_compacted else GapCause.UNEXPLAINED)
     assert gap.offsets == 100
 

@@ -14,7 +14,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.recorded import recorded_backups
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.backup.run import BackupJob, BackupResult
-from kstreams_assets.backup.verdicts import CHECKS, judge
+from kstreams_assets.backup.verdicts import CHECKS, evaluate
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.model.spans import Window
 from kstreams_assets.orchestration import backup as assets
@@ -356,8 +356,8 @@ def test_from_the_ledger_come_the_checks_that_the_run_would_have_given(bench: Wo
     backups = BackupJob(settings, bench.spark, "r").run(windows).windows
     ledger = Ledger(settings.warehouse, settings.application_id)
     found = recorded_backups(settings, ledger.of_run("r"))
-    assert [judge(window, settings.application) for window in found] == [
-        judge(window, settings.application) for window in backups
+    assert [evaluate(window, settings.application) for window in found] == [
+        evaluate(window, settings.application) for window in backups
     ]
     assert [_recorded(topic) for window in backups for topic in window.topics] == [
         topic for window in found for topic in window.topics

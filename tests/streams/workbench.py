@@ -14,7 +14,7 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, T
 from kstreams_assets.backup.context import RunContext
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.backup.verdicts import evaluate
 from kstreams_assets.checks import Evaluation
 from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -162,7 +162,7 @@ class Workbench:
         return {
             (verdict.window, verdict.subject, verdict.check): verdict
             for backup in backups
-            for verdict in judge(backup, self.application)
+            for verdict in evaluate(backup, self.application)
         }
 
     @property
