@@ -1,4 +1,4 @@
-"""Completes the positions of a method: other topics' ends, and the records that cannot wait."""
+"""Completes the positions of a method: ends of other topics, and records that cannot wait."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ from kstreams_assets.recovery.scene import NotTaken, Offsets, Positions, Scene
 from kstreams_assets.recovery.segments import tail_of
 
 _READ_S = 30.0
-"""For everything that one capture reads: a tick of a sensor has 60 s in all."""
+"""For all reads of one capture: a tick of a sensor has 60 s in all."""
 _IN_FLIGHT_BYTES = 64 * 1024**2
-"""How much in flight may be saved, or as much as of the changelogs where that is more."""
+"""Limit for saved records in flight, or the limit for changelogs if that is higher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Records `[read_from, end)` are to be read; then all from `saved_from` on are saved."""
+    """Records `[read_from, end)` are read; all records from `saved_from` on are then saved."""
 
     saved_from: int
     read_from: int
@@ -36,11 +36,11 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Safe:
-    """What was safe before the point: earlier points' saved records, and backups.
+    """Records that were safe before the point: those saved by earlier points, and backups.
 
-    `newest` is the newest point (it saved its records in flight), `sealed` the newest sealed one:
-    it counts for the changelogs where `newest` saved nothing of them. `held` is how far backups
-    that were read already hold each changelog.
+    `newest` is the newest point (it saved its records in flight). `sealed` is the newest sealed
+    point: it counts for changelogs of which `newest` saved nothing. `held` is the end of each
+    changelog in the backups, as read before the point.
     """
 
     newest: RecoveryPoint | None
@@ -50,9 +50,9 @@ class Safe:
     def changelog(
         self, partition: TopicPartitionId, topic_id: str, log_start: int, end: int
     ) -> Saving:
-        """The tail of a changelog: from the later of backup and previous sealed point.
+        """Return the tail of a changelog, from the later of backup and previous sealed point on.
 
-        Holes below that do no harm: what removed those records was there before this point.
+        Holes below it do no harm: the records that caused them are older than this point.
         """
         held = self.held.get(partition)
         backed_up = held.offset if held and held.topic_id == topic_id else log_start
@@ -70,7 +70,7 @@ class Safe:
     def in_flight(
         self, partition: TopicPartitionId, topic_id: str, committed: int, end: int
     ) -> Saving:
-        """The records of a repartition topic that were not processed at the point."""
+        """Return the records of a repartition topic that were not processed at the point."""
         cut = self.newest.cut(partition) if self.newest else None
         if (
             cut is None
@@ -83,7 +83,7 @@ class Safe:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Extent:
     """Offsets `[start, end)` of a partition outside `excluded`; decided below `decided`."""
 
     partition: TopicPartitionId
@@ -95,63 +95,61 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The committed records of stretches, None when they could not be read.
+    """The committed records of partition ranges, None if they could not be read.
 
-    `lacking` says why they are not whole, empty if they are. `unread`: reading was given up, for
-    the number of bytes, the time, or because nobody can read them; all may still be there.
+    `missing` says why they are incomplete, empty if they are complete. `unread` means that
+    reading was given up: too many bytes, too slow, or unreadable. All records may still be there.
     """
 
     records: Mapping[TopicPartitionId, list[RawRecord]] | None
-    lacking: str = ""
+    missing: str = ""
     unread: bool = False
 
 
 def capture(
-    reader: RawLogReader, stretches: Sequence[Stretch], limit_bytes: int | None = None
+    reader: RawLogReader, extents: Sequence[Extent], limit_bytes: int | None = None
 ) -> Captured:
-    """The committed records of stretches that the log still holds, read right after a cut.
+    """Return the committed records that the log still has of ranges, right after a cut.
 
-    The limit counts the bytes as they lie in the logs while these are read, and what keys, values
-    and headers of the decoded records take: compression does not get round it. Beyond it at most
-    one batch for each broker is held.
+    The limit applies to the bytes in the logs while they are read, and to keys, values and
+    headers of the decoded records, so compression does not bypass it. At most one batch for each
+    broker is held beyond it.
     """
     ranges = {
         one.partition: OffsetRange(one.start, max(one.end, one.decided))
-        for one in stretches
+        for one in extents
         if one.start < one.end
     }
     try:
         read = reader.read(ranges, deadline_s=_READ_S, limit_bytes=limit_bytes) if ranges else {}
-        return _committed(stretches, read, limit_bytes)
+        return _committed(extents, read, limit_bytes)
     except RawReadLimitError:
         return Captured(None, f"there are more than {limit_bytes} bytes to save", unread=True)
     except RawReadTimeoutError as error:
         return Captured(None, error.problem.rstrip("."), unread=True)
     except (CorruptBatchError, KafkaRequestError) as error:
-        # It may stay so for good: the point is taken without it, and is not sealed.
+        # This may be permanent: the point is taken without the records, and is not sealed.
         return Captured(None, error.problem.rstrip("."), unread=True)
     except OffsetOutOfRangeError as error:
         return Captured(None, error.problem.rstrip("."))
 
 
 def _committed(
-    stretches: Sequence[Stretch],
+    extents: Sequence[Extent],
     read: dict[TopicPartitionId, tuple[LoadedBatch, ...]],
     limit_bytes: int | None,
 ) -> Captured:
     found: dict[TopicPartitionId, list[RawRecord]] = {}
     first_hole = ""
     held = 0
-    for stretch in stretches:
-        batches = read.pop(stretch.partition, ())
+    for extent in extents:
+        batches = read.pop(extent.partition, ())
         headers = [batch.header for batch in batches]
-        absent = content_of_range(headers, stretch.start, stretch.end).first_absent
+        absent = content_of_range(headers, extent.start, extent.end).first_absent
         if absent is not None and not first_hole:
-            first_hole = (
-                f"{stretch.partition} no longer holds offset {absent}, which belongs to the point"
-            )
-        records = found[stretch.partition] = []
-        for fresh in _decoded(stretch, batches):
+            first_hole = f"{extent.partition} has lost offset {absent}, which belongs to the point"
+        records = found[extent.partition] = []
+        for fresh in _decoded(extent, batches):
             held += sum(map(_bytes_of, fresh))
             if limit_bytes is not None and held > limit_bytes:
                 raise RawReadLimitError(limit_bytes=limit_bytes)
@@ -159,17 +157,17 @@ def _committed(
     return Captured(found, first_hole)
 
 
-def _decoded(stretch: Stretch, batches: Sequence[LoadedBatch]) -> Iterator[list[RawRecord]]:
-    """The committed records of a stretch, batch by batch."""
-    tail = tail_of(stretch.partition, (batch.header for batch in batches), below=stretch.end)
+def _decoded(extent: Extent, batches: Sequence[LoadedBatch]) -> Iterator[list[RawRecord]]:
+    """Yield the committed records of a range, batch by batch."""
+    tail = tail_of(extent.partition, (batch.header for batch in batches), below=extent.end)
     aborted = [s for s in tail.segments if s.marker and not s.marker.committed]
-    bad = RangeSet([*stretch.excluded, *(r for s in aborted for r in s.ranges)])
+    bad = RangeSet([*extent.excluded, *(r for s in aborted for r in s.ranges)])
     for batch in batches:
         header = batch.header
-        if header.base_offset >= stretch.end:
-            return  # what lies behind the end was read for its markers only
+        if header.base_offset >= extent.end:
+            return  # data beyond the end was read only for its markers
         if not header.is_control and not bad.holds(header.base_offset):
-            yield [r for r in batch.records() if stretch.start <= r.offset < stretch.end]
+            yield [r for r in batch.records() if extent.start <= r.offset < extent.end]
 
 
 def _bytes_of(record: RawRecord) -> int:
@@ -179,7 +177,7 @@ def _bytes_of(record: RawRecord) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a point consists of beyond its method; `tails` are the records to save with it.
+    """What a point needs beyond its method; `tails` are the records to save with it.
 
     `left_in_kafka` says why the records in flight were not saved; empty if they were.
     """
@@ -197,16 +195,16 @@ def complete(
 ) -> Completed | NotTaken:
     """Read what belongs to a point right after its positions were found.
 
-    NotTaken when records in flight were purged meanwhile. A backlog that is too long or too slow to
-    read is left to the backup: what the application has not processed it does not purge. Such a
+    Return NotTaken if records in flight were purged meanwhile. A backlog that is too long or too
+    slow to read is left to the backup: the application purges only processed records. Such a
     point is not sealed.
     """
     in_flight = _in_flight(scene, positions, safe)
     limit = max(_IN_FLIGHT_BYTES, seal_bytes)
-    captured = capture(scene.reader, _stretches(positions, in_flight), limit)
+    captured = capture(scene.reader, _extents(positions, in_flight), limit)
     left_in_kafka = ""
-    if captured.lacking:
-        left_in_kafka = f"records in flight could not be saved: {captured.lacking}"
+    if captured.missing:
+        left_in_kafka = f"records in flight could not be saved: {captured.missing}"
         if not captured.unread:
             return NotTaken(left_in_kafka, again=True)
     found = captured.records or {}
@@ -232,7 +230,7 @@ def complete(
                 partition=partition.partition,
                 topic_id=scene.incarnation(partition),
                 # A repartition topic may have been purged (KIP-811) after its records were read:
-                # what was saved belongs to the point all the same.
+                # the saved records belong to the point all the same.
                 log_start=min(
                     starts[partition],
                     ends[partition],
@@ -253,13 +251,13 @@ def complete(
             if records
         ),
         in_flight=_count(found, in_flight, positions),
-        unsealed_because="; ".join(filter(None, [left_in_kafka, tails.lacking])),
+        unsealed_because="; ".join(filter(None, [left_in_kafka, tails.missing])),
         left_in_kafka=left_in_kafka,
     )
 
 
 def _in_flight(scene: Scene, positions: Positions, safe: Safe) -> dict[TopicPartitionId, Saving]:
-    """What of the repartition topics is committed but not processed."""
+    """Return the committed but unprocessed records of the repartition topics."""
     without = [p for p in scene.repartitions if p not in positions.committed]
     starts = scene.cluster.log_start_offsets(without) if without else {}
     return {
@@ -282,33 +280,33 @@ def _tails(
     starts: Offsets,
     seal_bytes: int,
 ) -> Captured:
-    """The ends of the changelogs, None when they are too long, or take too long to read.
+    """Return the ends of the changelogs, None if they are too long or take too long to read.
 
-    With a hole in them the point is not sealed, but they are saved all the same: what removed
-    those records lies before the next point, which can be sealed again.
+    A hole in them makes the point unsealed, but they are saved anyway: the cause of the hole is
+    older than the next point, which can be sealed again.
     """
     late = [p for p, saving in savings.items() if saving.read_from < starts[p]]
     reachable = {
         p: replace(saving, read_from=max(saving.read_from, min(starts[p], positions.ends[p])))
         for p, saving in savings.items()
     }
-    found = capture(scene.reader, _stretches(positions, reachable), seal_bytes)
+    found = capture(scene.reader, _extents(positions, reachable), seal_bytes)
     if late and found.records is not None:
         hole = (
-            f"the log of {late[0]} now begins at offset {starts[late[0]]}: what lay before was"
+            f"the log of {late[0]} now starts at offset {starts[late[0]]}: earlier records were"
             " deleted before they were saved"
         )
-        return replace(found, lacking=hole)
+        return replace(found, missing=hole)
     return found
 
 
 def _ends(scene: Scene, positions: Positions) -> Offsets:
-    """Ends of every partition: inputs at their last stable offset, read after the offsets.
+    """Return the ends of every partition; of inputs the last stable offset, read after offsets.
 
-    So does a source topic that serves as changelog: of it Kafka Streams restores the records
-    below the committed offset by itself (`StoreChangelogReader`, `ChangelogMetadata`: the
+    The same applies to a source topic that serves as a changelog: Kafka Streams restores its
+    records below the committed offset by itself (`StoreChangelogReader`, `ChangelogMetadata`: the
     smaller of end and committed offset) and processes the others. An at_least_once application
-    reads uncommitted records too: what it has put into a table belongs to the point.
+    reads uncommitted records too: those that it has put into a table belong to the point.
     """
     inputs = dict(scene.cluster.last_stable_offsets(scene.inputs))
     beyond = {
@@ -327,7 +325,7 @@ def _count(
     savings: Mapping[TopicPartitionId, Saving],
     positions: Positions,
 ) -> int:
-    """Records in flight, with those that this point has not read (markers among them)."""
+    """Return the number of records in flight, including unread ones (and markers) of the point."""
     count = 0
     for partition, saving in savings.items():
         end, records = positions.ends[partition], found.get(partition)
@@ -336,9 +334,9 @@ def _count(
     return count
 
 
-def _stretches(positions: Positions, savings: Mapping[TopicPartitionId, Saving]) -> list[Stretch]:
+def _extents(positions: Positions, savings: Mapping[TopicPartitionId, Saving]) -> list[Extent]:
     return [
-        Stretch(
+        Extent(
             partition=partition,
             start=saving.read_from,
             end=positions.ends[partition],

@@ -1,9 +1,9 @@
 """Decides which committed transactions of a live application belong to one cut. Pure.
 
 Kafka Streams with exactly_once_v2 commits changelogs, repartition records, outputs and offsets of
-all tasks of a thread in one transaction. A cut takes whole transactions: those whose offset commits
-were committed when `__consumer_offsets` ended at a chosen offset, and the punctuation-only ones
-(no offset commits) that must go with them.
+all tasks of a thread in one transaction. A cut consists of whole transactions: those whose offset
+commits were committed when `__consumer_offsets` ended at a chosen offset, and the punctuation-only
+ones (no offset commits) that depend on them.
 """
 
 from collections import defaultdict
@@ -24,8 +24,8 @@ from kstreams_assets.recovery.identity import (
 from kstreams_assets.recovery.segments import Segment, Tail, tail_of
 
 
-class Wanted(Enum):
-    """What would help after a refusal."""
+class Need(Enum):
+    """What would make a cut possible after a refusal."""
 
     ANOTHER_TRY = "another try"
     ANOTHER_METHOD = "another method"
@@ -37,46 +37,46 @@ class Wanted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why there is no cut, and what would help."""
+    """Why there is no cut, and what would make one possible."""
 
     reason: str
-    wanted: Wanted
+    need: Need
     partitions: tuple[TopicPartitionId, ...] = ()
     producers: frozenset[ProducerEpoch] = frozenset()
 
 
-def history_wanted(segments: Iterable[Segment]) -> Refusal:
-    """Segments whose epoch stands for many transactions."""
+def need_history(segments: Iterable[Segment]) -> Refusal:
+    """Return the refusal for segments with one producer epoch for many transactions."""
     producers = frozenset(ProducerEpoch(s.producer_id, s.epoch) for s in segments)
     return Refusal(
         "the application's clients keep one producer epoch for many transactions (older than Kafka"
         " 4.0)",
-        Wanted.HISTORY,
+        Need.HISTORY,
         producers=producers,
     )
 
 
-def closing_wanted(segments: Iterable[Segment]) -> Refusal:
-    """Segments that only their markers can identify."""
+def need_closing_markers(segments: Iterable[Segment]) -> Refusal:
+    """Return the refusal for segments that only their markers can identify."""
     partitions = tuple(sorted({segment.partition for segment in segments}))
     return Refusal(
         f"transactions in {', '.join(map(str, partitions))} did not end in time",
-        Wanted.CLOSING_MARKERS,
+        Need.CLOSING_MARKERS,
         partitions=partitions,
     )
 
 
 def ambiguous(segment: Segment) -> Refusal:
-    """A segment that fits several transactions, or none."""
+    """Return the refusal for a segment that fits several transactions, or none."""
     return Refusal(
         f"the transaction of producer {segment.producer_id} that wrote {segment.partition} at"
-        f" offset {segment.start} cannot be told from its neighbours in __transaction_state",
-        Wanted.ANOTHER_TRY,
+        f" offset {segment.start} cannot be identified in __transaction_state",
+        Need.ANOTHER_TRY,
     )
 
 
 class Written(StrEnum):
-    """Who writes a topic besides the application: nobody (its internal topics), or anybody."""
+    """Who writes a topic: the application alone (its internal topics), or others too."""
 
     BY_APPLICATION = "by_application"
     BY_ANYBODY = "by_anybody"
@@ -84,15 +84,15 @@ class Written(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSample:
-    """One changelog, repartition or output partition, looked at several times.
+    """One changelog, repartition or output partition, sampled several times.
 
-    `first_stable` and `stable` are last stable offsets: before the wait, and at the last look
-    before the committed offsets were told. `first_high_watermark` was read once `first_stable` of
-    all partitions was known: all data of what had been prepared by then lies below it.
+    `first_stable` and `stable` are last stable offsets: before the wait, and at the last sample
+    before the committed offsets were reported. `first_high_watermark` was read once `first_stable`
+    of all partitions was known: all data of transactions prepared by then is below it.
     `early_high_watermark` was read after the committed offsets and before `GroupLog.end`,
-    `high_watermark` after it. What had been decided at either look has its marker below the early
-    one, also where another open transaction held the last stable offset back.
-    `batches` hold all from `first_stable` (or before) to `high_watermark` (or beyond, for markers).
+    `high_watermark` after it. Transactions decided at either sample have their marker below the
+    early one, even if another open transaction held the last stable offset back.
+    `batches` cover `first_stable` (or before) to `high_watermark` (or beyond, for markers).
     """
 
     partition: TopicPartitionId
@@ -107,12 +107,12 @@ class PartitionSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Everything that was looked at, in the order that the method `transactions` demands.
+    """All observations, in the order that the method `transactions` requires.
 
-    `producers` are the ids behind the application's transactional ids, `history` its transactions
-    as `__transaction_state` tells them, `ongoing` its producers in transactions that were open at
-    some time after the first look; each None until it was asked for. After `ongoing` was, the
-    partitions that the refusal named are read on to their ends.
+    `producers` are the ids behind the application's transactional ids. `history` are its
+    transactions as reported by `__transaction_state`. `ongoing` are its producers whose
+    transactions were open at some time after the first sample. Each is None until requested. After
+    `ongoing` was requested, the partitions named by the refusal are read on to their ends.
     """
 
     partitions: Sequence[PartitionSample]
@@ -126,17 +126,22 @@ class Sample:
 Transactions = Mapping[TransactionId, Sequence[Segment]]
 
 
-def half_seen(sample: Sample, identities: Identities, left_out: Transactions) -> Refusal | None:
-    """Refuse when a transaction that is left out may lie below another first look; else None.
+def torn_transaction(
+    sample: Sample, identities: Identities, left_out: Transactions
+) -> Refusal | None:
+    """Return a refusal if an excluded transaction may be torn, else None.
 
-    `left_out` are neither taken nor pending in the offsets topic. Pending ones do no harm: offsets
-    are told only when none is undecided, so theirs were written after that.
+    Torn means decided before the first sample of another partition.
 
-    One that wrote data after the first high watermarks were read had not been prepared at the first
-    look, nor had one that is open later on. Where an epoch stands for many transactions, an open
-    one with that epoch is this one only if no marker has followed, which would show that the epoch
-    is shared; then their partitions are known, and one is whole if it is seen in all of them.
-    Where nothing shows whether it does, early data may be of the transaction before the open one.
+    `left_out` are neither included nor pending in the offsets topic. Pending ones do no harm:
+    offsets are reported only if none is undecided, so theirs were written after that.
+
+    A transaction that wrote data after the first high watermarks were read had not been prepared
+    at the first sample, nor had one that is open later on. If an epoch is shared by many
+    transactions, an open one with that epoch is this one only if no marker has followed: a marker
+    would show that the epoch is shared. Then their partitions are known, and a transaction is
+    complete if it is seen in all of them. If nothing shows whether the epoch is shared, early data
+    may belong to the transaction before the open one.
     """
     suspects = _suspects(sample, identities, left_out)
     torn = [
@@ -150,13 +155,13 @@ def half_seen(sample: Sample, identities: Identities, left_out: Transactions) ->
     if not unproven:
         return None
     if sample.ongoing is None:
-        return _ongoing_wanted(suspects, unproven)
+        return _need_ongoing(suspects, unproven)
     ended = [one for one in unproven if _producer(one) not in sample.ongoing]
     return _late_markers(suspects, ended) if ended else None
 
 
 def _suspects(sample: Sample, identities: Identities, left_out: Transactions) -> Transactions:
-    """Those that may have been prepared before the first look, and were not aborted."""
+    """Return those that may have been prepared before the first sample and were not aborted."""
     first = {one.partition: one.first_high_watermark for one in sample.partitions}
     aborted = {
         ProducerEpoch(s.producer_id, s.epoch)
@@ -182,10 +187,10 @@ def _may_be_early(
     first: Mapping[TopicPartitionId, int],
     of_new_clients: Collection[int],
 ) -> bool:
-    """Whether one of the transactions that these may be wrote nothing after the first look.
+    """Whether one of the possible transactions of these wrote nothing after the first sample.
 
-    Without any marker an epoch may stand for two transactions: what is early is the first one, with
-    a late marker here, and the rest is the next one, which began once that marker was written.
+    Without any marker an epoch may be shared by two transactions: early data is then the first
+    one, with a late marker here. The rest is the next one, started after that marker.
     """
     early = [s.end <= first[s.partition] for s in segments]
     is_one = any(s.marker is not None or s.producer_id in of_new_clients for s in segments)
@@ -195,13 +200,13 @@ def _may_be_early(
 def _is_missing(
     sample: Sample, identities: Identities, one: TransactionId, segments: Iterable[Segment]
 ) -> bool:
-    """Whether it wrote to a partition that does not show it."""
+    """Whether it wrote to a partition in which it is not visible."""
     ended = identities.ended(one)
     if ended is None:
         return True
     group = sample.group
     if group.partition in ended.partitions:
-        # its offsets lie beyond the end, or else before the part that was read
+        # its offsets are beyond the end, or else before the part that was read
         times = (m.timestamp_ms for m in group.tail.markers if m.offset < group.end)
         return ended.prepared_ms <= max(times, default=ended.prepared_ms)
     sampled = {partition.partition for partition in sample.partitions}
@@ -212,13 +217,13 @@ def _producer(one: TransactionId) -> ProducerEpoch:
     return ProducerEpoch(one.producer_id, one.epoch)
 
 
-def _ongoing_wanted(suspects: Transactions, wanted: Iterable[TransactionId]) -> Refusal:
-    ids = list(wanted)
+def _need_ongoing(suspects: Transactions, unproven: Iterable[TransactionId]) -> Refusal:
+    ids = list(unproven)
     partitions = {segment.partition for one in ids for segment in suspects[one]}
     return Refusal(
         f"transactions in {', '.join(map(str, sorted(partitions)))} may have ended before the first"
-        " look",
-        Wanted.ONGOING,
+        " sample",
+        Need.ONGOING,
         partitions=tuple(sorted(partitions)),
         producers=frozenset(map(_producer, ids)),
     )
@@ -229,24 +234,24 @@ def _late_markers(suspects: Transactions, late: Iterable[TransactionId]) -> Refu
     return Refusal(
         f"a transaction in {', '.join(map(str, sorted(partitions)))} may have ended in other"
         " partitions long before",
-        Wanted.ANOTHER_TRY,
+        Need.ANOTHER_TRY,
         partitions=tuple(sorted(partitions)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One consistent cut: ends (exclusive), ranges that do not belong to it, offsets."""
+    """One consistent cut: ends (exclusive), excluded ranges, offsets."""
 
     ends: Mapping[TopicPartitionId, int]
     excluded: Mapping[TopicPartitionId, tuple[OffsetRange, ...]]
     committed: Mapping[TopicPartitionId, CommittedOffset]
     punctuations: int = 0
-    """Transactions without offset commits that were found to belong to it."""
+    """Included transactions without offset commits."""
 
 
 def decide(sample: Sample) -> Cut | Refusal:
-    """The cut of a sample, or why there is none."""
+    """Return the cut of a sample, or the reason for having none."""
     return _Decision(sample).decide()
 
 
@@ -289,25 +294,23 @@ class _Decision:
         cut = self._cut(included, len(included - with_offsets))
         if isinstance(cut, Refusal):
             return cut
-        return self._refuse_half_seen(identities, included | undecided) or cut
+        return self._refuse_torn(identities, included | undecided) or cut
 
     def _refuse_plain(self) -> Refusal | None:
         if self.sample.group.has_commit_outside_transaction():
-            return Refusal(
-                "the group commits offsets outside of transactions", Wanted.ANOTHER_METHOD
-            )
+            return Refusal("the group commits offsets outside of transactions", Need.ANOTHER_METHOD)
         for one in self.sample.partitions:
             tail = self.tails[one.partition]
             if one.written is Written.BY_APPLICATION and tail.plain:
                 return Refusal(
                     f"{one.partition} has records outside of transactions at offset"
                     f" {tail.plain[0].start}",
-                    Wanted.ANOTHER_METHOD,
+                    Need.ANOTHER_METHOD,
                 )
         return None
 
     def _find_own_segments(self) -> Refusal | None:
-        """Leave aside what other applications write into the outputs."""
+        """Leave out transactions of other applications in the outputs."""
         known = {segment.producer_id for segment in self.sample.group.tail.segments}
         for one in self.sample.partitions:
             if one.written is Written.BY_APPLICATION:
@@ -319,7 +322,7 @@ class _Decision:
             own = [s for s in segments if s.producer_id in known]
             if len(own) < len(segments) and self.sample.producers is None:
                 return Refusal(
-                    f"{one.partition} has transactions of unknown producers", Wanted.PRODUCERS
+                    f"{one.partition} has transactions of unknown producers", Need.PRODUCERS
                 )
             self.of_application[one.partition] = own
         return None
@@ -327,10 +330,10 @@ class _Decision:
     def _identify(self, identities: Identities, own: Iterable[Segment]) -> Refusal | None:
         shared = [s for s in own if identities.is_shared(s)]
         if shared and identities.history is None:
-            return history_wanted(shared)
+            return need_history(shared)
         unclosed = [s for s in shared if s.marker is None]
         if unclosed:
-            return closing_wanted(unclosed)
+            return need_closing_markers(unclosed)
         for segment in own:
             found = identities.of(segment)
             if found is None:
@@ -341,7 +344,7 @@ class _Decision:
     def _ids(
         self, identities: Identities, segments: Iterable[Segment]
     ) -> frozenset[TransactionId] | Refusal:
-        """The transactions of offset commits; those older than all data need no ordinal."""
+        """Return the transactions of offset commits; those older than all data need no ordinal."""
         relevant = {(t.producer_id, t.epoch) for t in self.transactions}
         found: set[TransactionId] = set()
         for segment in segments:
@@ -349,7 +352,7 @@ class _Decision:
                 found.add(TransactionId(segment.producer_id, segment.epoch))
                 continue
             if identities.is_shared(segment) and segment.marker is None:
-                return closing_wanted([segment])
+                return need_closing_markers([segment])
             one = identities.of(segment)
             if one is None:
                 if self._is_older_than_history(segment):
@@ -367,19 +370,19 @@ class _Decision:
         )
 
     def _refuse_short_lookback(self, own: Iterable[Segment]) -> Refusal | None:
-        """A marker whose offset commits lie before the lookback must not look punctuation-only."""
+        """Refuse if commits before the lookback make a marker look punctuation-only."""
         group = self.sample.group
         closed = {s.marker for s in group.tail.segments}
-        # what markers beyond the end close was left out of the tail, not missed by the lookback
+        # segments closed by markers beyond the end were excluded from the tail, not missed
         orphans = {(m.producer_id, m.epoch) for m in group.tail.markers if m.offset < group.end} - {
             (m.producer_id, m.epoch) for m in closed if m
         }
         for segment in own:
             if {(segment.producer_id, segment.epoch + step) for step in (0, 1)} & orphans:
                 return Refusal(
-                    f"the offset commits of a transaction in {segment.partition} lie before the"
+                    f"the offset commits of a transaction in {segment.partition} are before the"
                     f" part of {self.sample.group.partition} that was read",
-                    Wanted.ANOTHER_TRY,
+                    Need.ANOTHER_TRY,
                 )
         return None
 
@@ -391,20 +394,20 @@ class _Decision:
                         f"{segment.partition} shows as aborted what"
                         f" {self.sample.group.partition} shows as committed (producer"
                         f" {one.producer_id}, epoch {one.epoch})",
-                        Wanted.ANOTHER_TRY,
+                        Need.ANOTHER_TRY,
                     )
         return None
 
     def _with_punctuations(
         self, with_offsets: frozenset[TransactionId], undecided: frozenset[TransactionId]
     ) -> frozenset[TransactionId]:
-        """Add committed transactions without offset commits that the cut cannot be without.
+        """Add committed transactions without offset commits on which the cut depends.
 
-        One is needed when a later transaction of its producer belongs to the cut, when a marker of
-        it lies below an early high watermark (then its data may lie below a sampled last stable
-        offset, perhaps in another partition, and all it builds on was committed before the end of
-        the offsets topic), or when data of a transaction of the cut follows its marker in one
-        partition.
+        Such a transaction is needed in three cases. A later transaction of its producer belongs to
+        the cut. A marker of it is below an early high watermark: its data may then be below a
+        sampled last stable offset, perhaps in another partition, and all that it depends on was
+        committed before the end of the offsets topic. Or data of a transaction of the cut follows
+        its marker in one partition.
         """
         included = set(with_offsets)
         candidates = {
@@ -429,15 +432,15 @@ class _Decision:
             included |= added
             candidates = {one: s for one, s in candidates.items() if one not in added}
 
-    def _refuse_half_seen(
-        self, identities: Identities, judged: frozenset[TransactionId]
+    def _refuse_torn(
+        self, identities: Identities, decided: frozenset[TransactionId]
     ) -> Refusal | None:
-        """What is left out must not have been decided elsewhere before the first look."""
-        left_out = {one: s for one, s in self.transactions.items() if one not in judged}
-        return half_seen(self.sample, identities, left_out)
+        """Refuse if an excluded transaction may have been decided before the first sample."""
+        left_out = {one: s for one, s in self.transactions.items() if one not in decided}
+        return torn_transaction(self.sample, identities, left_out)
 
     def _last_included(self, included: Iterable[TransactionId]) -> Mapping[TopicPartitionId, int]:
-        """The end of the last data of included transactions in each partition."""
+        """Return the end of the last data of included transactions in each partition."""
         last: dict[TopicPartitionId, int] = {}
         for one in included:
             for segment in self.transactions.get(one, ()):
@@ -456,17 +459,17 @@ class _Decision:
         excluded: dict[TopicPartitionId, tuple[OffsetRange, ...]] = {}
         for one in self.sample.partitions:
             partition = one.partition
-            # an offset beyond the log is one of records that were truncated or of a deleted topic
+            # an offset beyond the log belongs to truncated records or to a deleted topic
             read_to = committed[partition].offset if partition in committed else 0
             read_to = min(read_to, one.high_watermark)
             end = max(one.stable, last.get(partition, 0), read_to)
-            # readers pass over what was aborted
+            # readers skip aborted records
             unread = RangeSet(_ranges(outside[partition], aborted=False)).clip(one.stable, read_to)
             if unread:
                 return Refusal(
                     f"the application has read {partition} up to offset {read_to}, beyond records"
                     f" of a transaction that is not complete (offset {unread[0].start})",
-                    Wanted.ANOTHER_TRY,
+                    Need.ANOTHER_TRY,
                 )
             ends[partition] = end
             excluded[partition] = tuple(RangeSet(_ranges(outside[partition])).clip(one.stable, end))
@@ -474,7 +477,7 @@ class _Decision:
 
 
 def _ranges(segments: Iterable[Segment], *, aborted: bool = True) -> list[OffsetRange]:
-    """All data of segments, if need be without what was aborted, in order."""
+    """Return all data of segments, optionally without aborted data, in order."""
     return sorted(
         one
         for segment in segments

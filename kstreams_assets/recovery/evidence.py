@@ -1,4 +1,4 @@
-"""What the logs show about a cut, whichever method found it: its guarantee follows from this.
+"""Evaluates what the logs show about a cut, which decides its guarantee. Independent of methods.
 
 A method finds ends and offsets. Whether state and offsets belong to the same transactions depends
 on the processing guarantee (`processing`) and on the committed offsets (`gather`).
@@ -19,9 +19,9 @@ from kstreams_assets.recovery.scene import NO_INTERNAL, READ_S, Offsets, Positio
 
 _FIRST_STEP = 10_000
 _COMMITS_BYTES = 32 * 1024**2
-"""How much of the offsets topic is looked through for the newest commits of a group."""
+"""How much of the offsets topic is searched for the newest commits of a group."""
 _MARKERS = 3
-"""So many offsets below the start of an empty log may have been transaction markers alone."""
+"""This many offsets below the start of an empty log may have been transaction markers alone."""
 _FEW = 3
 
 GroupOffsets = Mapping[TopicPartitionId, CommittedOffset]
@@ -29,26 +29,27 @@ GroupOffsets = Mapping[TopicPartitionId, CommittedOffset]
 
 @dataclass(frozen=True, slots=True)
 class Processing:
-    """Which processing guarantee the logs show.
+    """The processing guarantee that the logs show.
 
-    `doubt` says why they do not show an exactly-once application; empty if they do. `restored` is
-    set if the application has written nothing since a restore: the guarantee of what was restored.
+    `uncertainty` says why they do not show an exactly-once application; empty if they do.
+    `restored` is the guarantee of the restored state, if the application has written nothing
+    since a restore.
     """
 
-    doubt: str = ""
+    uncertainty: str = ""
     restored: Guarantee | None = None
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of a cut at which nothing is undecided."""
-        if self.doubt:
+        """The guarantee of a cut without undecided transactions."""
+        if self.uncertainty:
             return Guarantee.AT_LEAST_ONCE
         return self.restored or Guarantee.EXACT
 
     @property
     def note(self) -> str:
-        """What a point says of it."""
-        if self.restored is None or self.doubt:
+        """What a point reports about it."""
+        if self.restored is None or self.uncertainty:
             return ""
         text = "The application has written nothing since it was restored"
         if self.restored is Guarantee.EXACT:
@@ -59,22 +60,22 @@ class Processing:
 def processing(scene: Scene, ends: Offsets, committed: GroupOffsets) -> Processing:
     """Return what the newest records of internal topics show.
 
-    An at_least_once application commits offsets long after its changelogs, so that the same offsets
-    twice prove nothing. Records and group offsets that a restore wrote show nothing; where there is
-    nothing else, the application is where it was restored.
+    An at_least_once application commits offsets long after its changelogs, so reading the same
+    offsets twice proves nothing. Records and group offsets written by a restore show nothing; if
+    there are no others, the application is in its restored state.
     """
-    doubt = _newest_records(scene, scene.internal, ends)
-    if doubt != NO_INTERNAL:
-        return Processing(doubt)
+    uncertainty = _newest_records(scene, scene.internal, ends)
+    if uncertainty != NO_INTERNAL:
+        return Processing(uncertainty)
     restored = restored_guarantee(scene, ends, committed)
     if restored is not None:
-        doubt = _newest_records(scene, scene.outputs, ends)
-        if doubt and doubt != NO_INTERNAL:
-            return Processing(f"since the restore {doubt}")
+        uncertainty = _newest_records(scene, scene.outputs, ends)
+        if uncertainty and uncertainty != NO_INTERNAL:
+            return Processing(f"since the restore {uncertainty}")
         return Processing(restored=restored)
     if not any(scene.restored_end(p, ends[p]) for p in scene.internal):
         return Processing(NO_INTERNAL)
-    # Its state is as it was restored, but its offsets have moved.
+    # Its state is the restored one, but its offsets have moved.
     commits = latest_commits(scene, committed)
     plain = _outside_of_transactions(scene, committed, commits)
     if plain:
@@ -89,7 +90,7 @@ def processing(scene: Scene, ends: Offsets, committed: GroupOffsets) -> Processi
 
 
 def restored_guarantee(scene: Scene, ends: Offsets, committed: GroupOffsets) -> Guarantee | None:
-    """The guarantee of what was restored, if internal topics and offsets are still the same."""
+    """Return the restored guarantee if internal topics and offsets are still the same."""
     read = set(scene.read)
     now = {(p, o.offset, o.metadata) for p, o in committed.items() if p in read}
     for restore in reversed(scene.restored.committed_for(scene.group)):
@@ -109,16 +110,16 @@ def restored_guarantee(scene: Scene, ends: Offsets, committed: GroupOffsets) -> 
 def runs_at(
     scene: Scene, ends: Offsets, committed: GroupOffsets, *, has_transactional_ids: bool
 ) -> Guarantee | None:
-    """The guarantee that the application itself runs at, as its newest records show it.
+    """Return the guarantee that the application itself runs at, as its newest records show it.
 
     One partition of an internal topic whose newest record was written outside of transactions is
-    enough for `at_least_once`: while instances are replaced by such with another
+    enough for `at_least_once`: while instances are replaced by others with another
     `processing.guarantee`, both kinds write. Without internal topics the group's newest commits
-    show it. Offsets that were set by hand look like those of an at_least_once application: where
+    show it. Offsets that were set by hand look like those of an at_least_once application: if
     transactional ids of the application are known, they show nothing.
 
     Returns:
-        None where nothing shows it; what a restore wrote does not.
+        None if nothing shows it; records written by a restore do not.
     """
     try:
         newest = _newest_batches(scene, scene.internal, ends)
@@ -142,10 +143,10 @@ def runs_at(
 def _newest_batches(
     scene: Scene, partitions: Sequence[TopicPartitionId], ends: Offsets
 ) -> dict[TopicPartitionId, RawBatch] | None:
-    """The newest batch of each partition that holds more than what a restore wrote.
+    """Return the newest batch of each partition that has more than the records of a restore.
 
     Returns:
-        None where no log holds more; partitions whose newest record compaction took are left out.
+        None if no log has more; partitions without their newest record (compaction) are left out.
 
     Raises:
         UNREADABLE: Any of these.
@@ -160,7 +161,7 @@ def _newest_batches(
 
 
 def _newest_records(scene: Scene, partitions: Sequence[TopicPartitionId], ends: Offsets) -> str:
-    """Why newest batches do not show an exactly-once application; empty if all of them do."""
+    """Return why newest batches do not show an exactly-once application; empty if all do."""
     try:
         batches = _newest_batches(scene, partitions, ends)
     except UNREADABLE as error:
@@ -168,7 +169,7 @@ def _newest_records(scene: Scene, partitions: Sequence[TopicPartitionId], ends: 
     if batches is None:
         return NO_INTERNAL
     if not batches:
-        return "compaction left no record that shows the processing guarantee"
+        return "compaction removed every record that shows the processing guarantee"
     plain = [p for p, batch in batches.items() if not batch.is_transactional]
     if plain:
         return f"{plain[0]} is written without transactions (processing.guarantee at_least_once)"
@@ -183,15 +184,15 @@ class LatestCommit(NamedTuple):
 
 
 def latest_commits(
-    scene: Scene, wanted: Iterable[TopicPartitionId]
+    scene: Scene, partitions: Iterable[TopicPartitionId]
 ) -> Mapping[TopicPartitionId, LatestCommit]:
-    """The newest commit of the group for each partition.
+    """Return the newest commit of the group for each partition.
 
-    Looks back through the group's partition of `__consumer_offsets`, up to 32 MiB of it. What is
-    not found there, or may not be read, is left out.
+    Searches the group's partition of `__consumer_offsets` backwards, up to 32 MiB. Commits that
+    are not found or not readable are left out.
     """
     partition = scene.group_log
-    search = _CommitSearch(scene.group, set(wanted))
+    search = _CommitSearch(scene.group, set(partitions))
     if partition is None or not search.missing:
         return {}
     deadline, left, step = time.monotonic() + READ_S, _COMMITS_BYTES, _FIRST_STEP
@@ -215,7 +216,7 @@ def latest_commits(
 
 
 class _CommitSearch:
-    """Finds the newest commit for each partition in batches that come newest first."""
+    """Finds the newest commit for each partition in batches that arrive newest first."""
 
     def __init__(self, group: str, missing: set[TopicPartitionId]) -> None:
         self.missing = missing
@@ -225,7 +226,7 @@ class _CommitSearch:
         self._below: int | None = None
 
     def look_at(self, batch: LoadedBatch) -> None:
-        """Look at a batch; one that two reads share is looked at once."""
+        """Inspect a batch; a batch shared by two reads is inspected once."""
         header = batch.header
         if self._below is not None and header.base_offset >= self._below:
             return
@@ -242,13 +243,13 @@ class _CommitSearch:
 
 
 def why_not_exact(scene: Scene, committed: GroupOffsets, ends: Offsets, found: Processing) -> str:
-    """Why the logs of a stopped application do not show that it is exact; empty if they do.
+    """Return why the logs of a stopped application do not prove it exact; empty if they do.
 
-    Internal topics that were written in transactions show it, unless an offset was committed
-    outside of one since. Without internal topics every committed offset has to show it.
+    Internal topics written in transactions prove it, unless an offset was committed outside of a
+    transaction since. Without internal topics every committed offset has to prove it.
     """
-    if found.restored is not None or (found.doubt and found.doubt != NO_INTERNAL):
-        return found.doubt
+    if found.restored is not None or (found.uncertainty and found.uncertainty != NO_INTERNAL):
+        return found.uncertainty
     if not committed and not any(ends.values()):
         return ""  # it has never processed anything
     commits = latest_commits(scene, committed)
@@ -256,7 +257,9 @@ def why_not_exact(scene: Scene, committed: GroupOffsets, ends: Offsets, found: P
     if plain:
         return plain
     unseen = sorted(committed.keys() - commits.keys())
-    return f"{found.doubt}, and {_not_found(unseen[0])}" if found.doubt and unseen else ""
+    return (
+        f"{found.uncertainty}, and {_not_found(unseen[0])}" if found.uncertainty and unseen else ""
+    )
 
 
 def _not_found(partition: TopicPartitionId) -> str:
@@ -268,7 +271,7 @@ def _outside_of_transactions(
     committed: GroupOffsets,
     commits: Mapping[TopicPartitionId, LatestCommit],
 ) -> str:
-    """The first offset that something other than a transaction or a restore committed, in words."""
+    """Return the first offset committed neither in a transaction nor by a restore, in words."""
     plain = sorted(
         p
         for p, latest in commits.items()
@@ -292,10 +295,10 @@ def _is_restored(scene: Scene, partition: TopicPartitionId, committed: GroupOffs
 
 @dataclass(frozen=True)
 class Evidence:
-    """What speaks against calling a cut exact, whichever method found it.
+    """The reasons against calling a cut exact, independent of its method.
 
     `newest_exact` is the newest exact point of the application on this cluster, None without one;
-    it is asked only where it matters.
+    it is called only if it matters.
     """
 
     scene: Scene
@@ -310,7 +313,7 @@ class Evidence:
 
     @cached_property
     def objections(self) -> tuple[str, ...]:
-        """Why state and offsets do not belong together, or something was lost; in words."""
+        """Why state and offsets do not belong together, or what was lost; in words."""
         if self._is_as_restored:
             return ()
         return tuple(
@@ -327,7 +330,7 @@ class Evidence:
         )
 
     def applied(self) -> Positions:
-        """The positions with the guarantee that the evidence allows, and why."""
+        """Return the positions with the guarantee that the evidence allows, and the reasons."""
         if not self.objections:
             return self.positions
         note = f"Not called exact: {'; '.join(self.objections)}."
@@ -352,7 +355,7 @@ class Evidence:
 
     @cached_property
     def _offsets_before(self) -> GroupOffsets:
-        """What the group had committed at the newest exact point."""
+        """The offsets that the group had committed at the newest exact point."""
         if self._before is None:
             return {}
         return self._before.group.committed
@@ -363,7 +366,7 @@ class Evidence:
         return state is None or state.is_empty
 
     def _offsets_gone(self) -> str:
-        """Expired or deleted offsets: what the state holds already would be processed again."""
+        """Return expired or deleted offsets: their records would be processed again."""
         committed, ends = self.positions.committed, self.positions.ends
         read = [p for p in self.scene.read if p in self._cut_of]
         if not any(p in committed for p in read):
@@ -371,9 +374,9 @@ class Evidence:
             own = any(ends[p] for p in self.scene.internal)
             if fed and (own or (any(ends.values()) and self._is_stopped)):
                 return (
-                    "the group has no committed offsets, although its topics hold records"
+                    "the group has no committed offsets, although its topics have records"
                     " (they expired, or were deleted): a restored application would process again"
-                    " what its state holds already, or skip records, as auto.offset.reset says"
+                    " what its state already contains, or skip records (auto.offset.reset)"
                 )
         if self.positions.guarantee is not Guarantee.EXACT:
             return ""
@@ -386,17 +389,17 @@ class Evidence:
         if not gone:
             return ""
         return (
-            f"the group has no committed offset for {_listed(gone)} any more, although it holds"
+            f"the committed offset for {_listed(gone)} is missing, although there are"
             " records (offsets expired, or were deleted): a restored application would process"
-            " again what its state holds already, or skip records, as auto.offset.reset says"
+            " again what its state already contains, or skip records (auto.offset.reset)"
         )
 
     def _gone(self, absent: Sequence[TopicPartitionId]) -> Iterable[TopicPartitionId]:
-        """Partitions that hold records, and whose offset was committed once.
+        """Return partitions with records whose offset was committed once.
 
-        A running application that has processed a record has committed an offset for it. Of a
-        stopped one, offsets may have expired unseen: what shows that there was none is an exact
-        point from before, or that the group has no offset at all.
+        A running application that has processed a record has committed an offset for it. Offsets of
+        a stopped one may have expired unnoticed. An earlier exact point proves that there was none,
+        and so does a group without any offset.
         """
         known = {p for p in absent if self._was_known(p)}
         gone = {p for p in known if p in self._offsets_before}
@@ -421,7 +424,7 @@ class Evidence:
         )
 
     def _offsets_of_other_logs(self) -> str:
-        """Offsets from before a topic was recreated, or its log truncated."""
+        """Return offsets from before a topic was recreated or its log truncated."""
         before = self._before if self.positions.guarantee is Guarantee.EXACT else None
         if before is None:
             return ""
@@ -439,11 +442,11 @@ class Evidence:
             return ""
         return (
             f"the committed offset of {_listed(stale)} was committed before the topic was recreated"
-            " or its log truncated, so that it names other records now"
+            " or its log truncated, so it refers to other records now"
         )
 
     def _offsets_outside(self) -> Iterable[str]:
-        """Committed offsets that lie outside of their logs."""
+        """Yield committed offsets that are outside of their logs."""
         above: list[TopicPartitionId] = []
         for p, offset in sorted(self.positions.committed.items()):
             cut = self._cut_of.get(p)
@@ -464,17 +467,17 @@ class Evidence:
         for p in above:
             offset = self.positions.committed[p].offset
             if p not in ends:
-                yield f"the group has a committed offset of {p}, a partition that is not there"
+                yield f"the group has a committed offset of {p}, a partition that does not exist"
             elif offset > ends[p]:
                 yield (
-                    f"the committed offset {offset} of {p} lies beyond the end of its log"
+                    f"the committed offset {offset} of {p} is beyond the end of its log"
                     f" ({ends[p]}): the topic was recreated, or its log truncated"
                 )
 
     def _offsets_set_by_hand(self) -> str:
-        """Offsets that were committed outside of transactions since the newest exact point.
+        """Return offsets that were committed outside of transactions since the newest exact point.
 
-        Not asked where transactions were just seen, nor where no offset has moved since then.
+        Not checked if transactions were just seen, or if no offset has moved since then.
         """
         positions = self.positions
         if positions.guarantee is not Guarantee.EXACT or positions.shows_transactions:
@@ -490,7 +493,7 @@ class Evidence:
         return _outside_of_transactions(self.scene, moved, latest_commits(self.scene, moved))
 
     def _truncated(self) -> Iterable[str]:
-        """Logs that the cut needs and that were truncated since the newest point."""
+        """Yield logs that the cut needs and that were truncated since the newest point."""
         logs = self.scene.logs
         for p, text in logs.truncated.items():
             offset = self.positions.committed.get(p)

@@ -1,4 +1,4 @@
-"""The transactions of one group as its partition of `__consumer_offsets` shows them. Pure."""
+"""The transactions of one group in its partition of `__consumer_offsets`. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class GroupBatch:
 
 
 def batches_of_group(batches: Iterable[LoadedBatch], group: str) -> list[GroupBatch]:
-    """The batches of the offsets topic that bear on a group: its commits, and all markers."""
+    """Return the batches of the offsets topic for a group: its commits, and all markers."""
     found: list[GroupBatch] = []
     for batch in batches:
         if batch.header.is_control:
@@ -33,11 +33,11 @@ def batches_of_group(batches: Iterable[LoadedBatch], group: str) -> list[GroupBa
 
 @dataclass(frozen=True, slots=True)
 class GroupLog:
-    """What was read of the group's partition of `__consumer_offsets`, from `start` on.
+    """The group's partition of `__consumer_offsets`, as read from `start` on.
 
-    `end` is the high watermark that decides what is committed; batches may reach beyond it.
-    `applied` is an older one: commits whose marker lies below it are in the offsets that the
-    coordinator told.
+    `end` is the high watermark that decides what is committed; batches may extend beyond it.
+    `applied` is an older one: the offsets reported by the coordinator include commits whose marker
+    is below it.
     """
 
     partition: TopicPartitionId
@@ -58,7 +58,7 @@ class GroupLog:
 
     @property
     def undecided(self) -> tuple[Segment, ...]:
-        """Transactions with offset commits that no marker below the end closes."""
+        """Transactions with offset commits without a marker below the end."""
         return tuple(
             s for s in self.tail.segments if s.marker is None or s.marker.offset >= self.end
         )
@@ -76,21 +76,21 @@ class GroupLog:
 
     @property
     def _plain(self) -> Iterator[GroupBatch]:
-        """Batches below the end that no transaction wrote."""
+        """Yield batches below the end that were written outside of transactions."""
         for batch in self.batches:
             header = batch.header
             if not (header.is_control or header.is_transactional) and header.base_offset < self.end:
                 yield batch
 
     def offsets(
-        self, told: Mapping[TopicPartitionId, CommittedOffset]
+        self, reported: Mapping[TopicPartitionId, CommittedOffset]
     ) -> dict[TopicPartitionId, CommittedOffset]:
-        """The committed offsets at `end`, given what the coordinator told a little earlier.
+        """Return the committed offsets at `end`, given those reported a little earlier.
 
-        Per group partition the commit with the higher record offset wins, whenever its marker was
-        written: the broker's own rule (OffsetMetadataManager). Only transactions that can matter
-        are decoded: those decided after `applied`, and what was written since the first of them.
-        Outside of transactions a commit or tombstone counts where it lies.
+        For each group partition the commit with the higher record offset wins, whenever its marker
+        was written: the broker's own rule (OffsetMetadataManager). Only transactions that can
+        matter are decoded: those decided after `applied`, and those written since the first of
+        them. Outside of transactions a commit or tombstone counts at its own offset.
         """
         late = [s for s in self.committed if s.marker and s.marker.offset >= self.applied]
         plain = list(self._plain)
@@ -102,12 +102,12 @@ class GroupLog:
         winners: dict[TopicPartitionId, GroupCommit] = {}
         for commit in chain.from_iterable(groups):
             if commit.record_offset < first:
-                continue  # told; what beats it may lie in a segment that was passed over
+                continue  # reported; a later winner may be in a segment that was skipped
             target = TopicPartitionId(commit.topic, commit.partition)
             known = winners.get(target)
             if known is None or known.record_offset < commit.record_offset:
                 winners[target] = commit
-        offsets = dict(told)
+        offsets = dict(reported)
         for target, commit in winners.items():
             if commit.offset is None:
                 offsets.pop(target, None)
@@ -129,7 +129,7 @@ class GroupLog:
 
 
 def _has_commits(batch: LoadedBatch, group: str) -> bool:
-    # transactions hold nothing but commits, other batches membership and metadata too
+    # transactions contain only commits, other batches membership and metadata too
     if batch.header.is_transactional:
         return mentions_group(batch, group)
     return bool(group_commits(batch, group))

@@ -1,9 +1,10 @@
-"""Which stretches of data in different partitions are one transaction. Pure.
+"""Identifies the data of one transaction in different partitions. Pure.
 
-Clients since Kafka 4.0 on brokers with transaction.version 2 (KIP-890) have a producer epoch of
-their own for every transaction; its markers carry the next epoch. Older clients keep one epoch for
-many transactions, and their markers carry the same epoch: seen from the markers, never assumed.
-Those transactions are counted with the help of `__transaction_state`.
+Clients since Kafka 4.0 on brokers with transaction.version 2 (KIP-890) have a separate producer
+epoch for every transaction; its markers carry the next epoch. Older clients keep one epoch for
+many transactions, and their markers carry the same epoch. Which of both applies is read from the
+markers, never assumed. Transactions with a shared epoch are counted by means of
+`__transaction_state`.
 """
 
 from bisect import bisect_right
@@ -17,7 +18,7 @@ from kstreams_assets.recovery.segments import Segment
 
 
 class TransactionId(NamedTuple):
-    """One transaction; those of a producer id are ordered. `ordinal` tells apart one epoch's."""
+    """One transaction; ids of one producer are ordered. `ordinal` separates those of one epoch."""
 
     producer_id: int
     epoch: int
@@ -33,7 +34,7 @@ class ProducerEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndedTransaction:
-    """A transaction as `__transaction_state` tells it; times are those of the records, in ms.
+    """A transaction as reported by `__transaction_state`; times are those of the records, in ms.
 
     `completed_ms` is None while its markers are still being written.
     """
@@ -46,7 +47,7 @@ class EndedTransaction:
 
 
 def shared_epochs(segments: Iterable[Segment]) -> frozenset[ProducerEpoch]:
-    """Producers whose epoch stands for many transactions, as their markers show."""
+    """Return producers with one epoch for many transactions, as their markers show."""
     return frozenset(
         ProducerEpoch(segment.producer_id, segment.epoch)
         for segment in segments
@@ -76,11 +77,11 @@ class Identities:
         self._by_producer = by_producer
 
     def is_shared(self, segment: Segment) -> bool:
-        """Whether the epoch of the segment's producer stands for many transactions."""
+        """Whether the epoch of the segment's producer is shared by many transactions."""
         return ProducerEpoch(segment.producer_id, segment.epoch) in self.shared
 
     def of(self, segment: Segment) -> TransactionId | None:
-        """The transaction of a segment, None when it cannot be told."""
+        """Return the transaction of a segment, None if it cannot be determined."""
         producer = ProducerEpoch(segment.producer_id, segment.epoch)
         if producer not in self.shared:
             return TransactionId(*producer)
@@ -93,7 +94,7 @@ class Identities:
         return self._by_time(producer, segment.partition, marker.timestamp_ms)
 
     def ended(self, one: TransactionId) -> EndedTransaction | None:
-        """What the history tells of a transaction, None when it tells nothing."""
+        """Return the transaction in the history, None if it is missing there."""
         known = self._by_producer.get(ProducerEpoch(one.producer_id, one.epoch), [])
         return known[one.ordinal] if one.ordinal < len(known) else None
 
@@ -103,7 +104,7 @@ class Identities:
         ended = self._by_producer[producer]
         last = bisect_right(ended, at_ms, key=lambda one: one.prepared_ms)
         found: TransactionId | None = None
-        # two that follow each other may share a millisecond, so look at some before it
+        # adjacent ones may share a millisecond, so check some before it
         for ordinal in range(max(0, last - 3), last):
             one = ended[ordinal]
             over = one.completed_ms is not None and one.completed_ms < at_ms

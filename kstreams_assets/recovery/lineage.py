@@ -1,4 +1,4 @@
-"""Whether a cluster is the one that an application's backups, or a restore of them, lead to."""
+"""Checks that an application's backups, or a restore of them, lead to a cluster."""
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.layout import Warehouse
@@ -7,7 +7,7 @@ from kstreams_assets.repository.repository import Repository
 
 
 def require_lineage(warehouse: Warehouse, application_id: str, cluster: KafkaCluster) -> None:
-    """Refuse to write what another cluster holds to the backups of an application.
+    """Raise if backups of an application would mix in the contents of another cluster.
 
     Raises:
         OtherClusterError: See `Lineage.require`.
@@ -18,7 +18,7 @@ def require_lineage(warehouse: Warehouse, application_id: str, cluster: KafkaClu
 
 
 def require_continues(warehouse: Warehouse, newest: RecoveryPoint, cluster: KafkaCluster) -> None:
-    """The same, of an application whose newest recovery point is at hand."""
+    """As `require_lineage`, for an application with this newest recovery point."""
     if newest.cluster_id == cluster.cluster_id():
         return
     found = cluster.metadata()

@@ -1,8 +1,8 @@
-"""Keeps the tables of recovery points small: prunes points, puts small files together.
+"""Keeps the tables of recovery points small: prunes points and merges small files.
 
-It runs with the recorder, after a point was stored. Each step is one atomic commit that leaves the
-tables whole, so a process may be killed anywhere; what one round does not get done is left to the
-next.
+Maintenance runs with the recorder, after a point was stored. Each step is one atomic commit that
+leaves the tables consistent, so a process may be killed at any time. The next round continues
+unfinished work.
 """
 
 import logging
@@ -25,13 +25,13 @@ from kstreams_assets.store import StorePath, store_at
 from kstreams_assets.store.locks import LockHandle
 
 _ROUND_S = 600.0
-"""A round every ten minutes: at most sixty small files per table for points every ten seconds."""
+"""One round in ten minutes: at most sixty small files per table for points every ten seconds."""
 _DEADLINE_S = 5.0
 _ENOUGH_BYTES = 16 * 1024**2
 _LOOKED_AT = 8
-"""Files of saved records that a round looks through for rows that nobody needs any more."""
+"""Files of saved records that one round searches for rows of deleted points."""
 _UNCLAIMED_S = 3_600.0
-"""Records whose point was never stored (its recorder was killed) go after this time."""
+"""Records whose point was never stored (a killed recorder) are deleted after this time."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,17 +43,17 @@ def maintain_if_due(
     *,
     writer: LockHandle | None = None,
 ) -> "MaintenanceRound | None":
-    """A round of maintenance if the last one began ten minutes ago; None otherwise.
+    """Run maintenance if the last round started ten minutes ago or earlier; else return None.
 
-    To be called under `writer`, the lock of the recorder. A failure is logged and never raised:
-    a point that was taken must not fail for what comes after it.
+    Call it under `writer`, the lock of the recorder. A failure is logged and never raised: it
+    must not make the taking of a point fail.
     """
     mark = warehouse.lock_file(f"maintenance/{application_id}")
     try:
         if mark.exists() and _is_recent(mark):
             return None
         mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()  # before the work: a round that fails does not burden each point after it
+        mark.touch()  # before the work: a failing round must not delay each point after it
         noted = mark.read_text(encoding="utf-8").strip()
         done = maintain(
             warehouse,
@@ -66,12 +66,12 @@ def maintain_if_due(
             mark.write_text(str(done.keep_all_from_ms), encoding="utf-8")
         return done
     except (KStreamsAssetsError, DeltaError, pa.ArrowException, OSError) as error:
-        _log.warning("Old recovery points of %s could not be dropped: %s", application_id, error)
+        _log.warning("Old recovery points of %s could not be deleted: %s", application_id, error)
         return None
 
 
 def _is_recent(mark: StorePath) -> bool:
-    """Whether the last round began ten minutes ago at most, by either clock."""
+    """Whether the last round started less than ten minutes ago, by either clock."""
     changed = mark.stat().st_mtime
     return (
         abs(time.time() - changed) < _ROUND_S
@@ -89,14 +89,14 @@ def maintain(
     deadline_s: float = _DEADLINE_S,
     writer: LockHandle | None = None,
 ) -> "MaintenanceRound":
-    """Prune the points of an application and what was saved for them, and tidy the tables.
+    """Prune the points of an application and their saved records, and merge small files.
 
-    To be called under `writer`, the lock of the recorder. Points taken before `pruned_to_ms`
-    have been pruned and are left as they are, so that a round costs the same after years. No file
-    is written anew once `deadline_s` seconds have passed.
+    Call it under `writer`, the lock of the recorder. Points taken before `pruned_to_ms` have
+    been pruned and are skipped, so a round costs the same after years. No file is rewritten
+    after `deadline_s` seconds.
 
     Raises:
-        WarehouseLockedError: Another process writes one of the tables for too long.
+        WarehouseLockedError: Another process held the lock of a table for too long.
         DeltaError: A table could not be written; nothing is lost.
     """
     began = time.monotonic()
@@ -114,21 +114,21 @@ def maintain(
     repo.points.tidy()
     repo.saved_records.tidy()
     _log.info(
-        "Recovery points of %s: %d dropped, with %d saved records; %d ranges of files rewritten in"
+        "Recovery points of %s: %d deleted, with %d saved records; %d ranges of files rewritten in"
         " %.1f s%s.",
         application_id,
         done.points_dropped,
         done.records_dropped,
         done.ranges_rewritten,
         time.monotonic() - began,
-        "" if done.finished else ", the rest is left to the next round",
+        "" if done.finished else "; the next round continues",
     )
     return done
 
 
 @dataclass(slots=True)
 class MaintenanceRound:
-    """One round, and what it did. `finished` is False when its time was up before its work was."""
+    """One round and its results. `finished` is False if its time was up before its work."""
 
     warehouse: Warehouse
     application_id: str
@@ -143,16 +143,16 @@ class MaintenanceRound:
 
     @property
     def keep_all_from_ms(self) -> int:
-        """Every point taken from then on stays."""
+        """Every point taken from then on is kept."""
         return self.retention.keep_all_from_ms(self.now_ms)
 
     def _has_time(self) -> bool:
-        """Whether another step may begin."""
+        """Whether another step may start."""
         self.finished = self.finished and time.monotonic() < self.deadline
         return self.finished
 
     def prune_points(self, pruned_to_ms: int) -> None:
-        """Drop the points that nobody needs."""
+        """Delete the points that no rule keeps."""
         table = Repository.of(self.warehouse, self.application_id).points
         instants = table.instants()
         lines = self.retention.lines(instants, now_ms=self.now_ms, pruned_to_ms=pruned_to_ms)
@@ -163,13 +163,13 @@ class MaintenanceRound:
         self.ranges_rewritten += len(dropped)
 
     def prune_records(self) -> None:
-        """Drop the saved records that no stored point refers to."""
+        """Delete the saved records that no stored point refers to."""
         repo = Repository.of(self.warehouse, self.application_id)
         table = repo.saved_records
         files = table.files()
         if not files or not self._has_time():
             return
-        # Read after the points were pruned: what is stored then is what is needed.
+        # Read after the points were pruned: the stored points are now the needed ones.
         points = repo.points
         needed = points.saved(self.retention.proven())
         # It sorts before the ids of points taken at that time or later.
@@ -178,7 +178,7 @@ class MaintenanceRound:
         ranges = [FileRange(file.bytes, file.low, file.high) for file in files]
         small = ranges_to_rewrite(ranges, lambda _: False, enough=_ENOUGH_BYTES)
         settled = [f for f in files if not any(low <= f.low <= high for low, high in small)]
-        # A few of them, others in each round.
+        # Some files, different ones in each round.
         begin = int(self.now_ms // (_ROUND_S * 1000)) * _LOOKED_AT
         dead: set[object] = set()
         for number in range(min(_LOOKED_AT, len(settled))):
@@ -202,14 +202,14 @@ class MaintenanceRound:
 def pin_point(
     settings: ApplicationSettings, point_id: str, reason: str, *, wait_s: float = 30.0
 ) -> None:
-    """Keep a point, whatever maintenance and `expire` would do, until it is unpinned.
+    """Keep a point until it is unpinned, regardless of maintenance and `expire`.
 
     Raises:
-        KStreamsAssetsError: There is none of this id (any more).
-        WarehouseLockedError: Points are being dropped for too long.
+        KStreamsAssetsError: There is no point with this id (any more).
+        WarehouseLockedError: Points are being deleted for too long.
     """
     application_id = settings.application_id
-    # While no one drops points: from then on this one stays.
+    # Under this lock no points are deleted; afterwards the pin keeps this one.
     repo = Repository.open(settings)
     with repo.writing(
         Lock.RECORDER,

@@ -1,4 +1,4 @@
-"""How a point is taken of an application that rests, is stopped, or runs at least once."""
+"""Methods for points of an application that is idle, is stopped, or runs at least once."""
 
 import time
 from collections.abc import Sequence
@@ -10,21 +10,21 @@ from kstreams_assets.recovery.scene import NotTaken, Offsets, Positions, Scene
 
 _REST_S = 1.5
 _STABLE_S = 25.0
-"""An orphaned transaction is aborted after 10 s plus up to 10 s until the coordinator looks."""
+"""An orphaned transaction is aborted after 10 s plus up to 10 s until the coordinator checks."""
 _POLL_S = 0.05
 _MOST = 5
 
 
 def sandwich(scene: Scene) -> Positions | NotTaken:
-    """Offsets, a moment in which nothing is open or written, the same offsets again.
+    """Read offsets, find a time at which nothing is open or written, read the same offsets again.
 
-    At that moment every transaction is wholly in the logs or not begun, and since the offsets
+    At that time every transaction is either complete in the logs or not begun. Since the offsets
     before and after are the same, they belong to it. For exactly-once applications only.
     """
     cluster, written = scene.cluster, scene.written
     found = processing(scene, cluster.high_watermarks(written), scene.committed_offsets())
-    if found.doubt:
-        return NotTaken(found.doubt)
+    if found.uncertainty:
+        return NotTaken(found.uncertainty)
     deadline = time.monotonic() + _REST_S
     while True:
         before = scene.committed_offsets()
@@ -33,20 +33,20 @@ def sandwich(scene: Scene) -> Positions | NotTaken:
         ends = cluster.high_watermarks(written)
         if first == stable == ends and scene.committed_offsets() == before:
             found = processing(scene, ends, before)
-            if found.doubt:
-                return NotTaken(found.doubt)
+            if found.uncertainty:
+                return NotTaken(found.uncertainty)
             return Positions(Method.SANDWICH, found.guarantee, ends, before, ends, note=found.note)
         if time.monotonic() > deadline:
-            return NotTaken(f"the application did not rest for a moment within {_REST_S:g} s")
+            return NotTaken(f"the application was not idle for a moment within {_REST_S:g} s")
         time.sleep(_POLL_S)
 
 
 def quiesced(scene: Scene) -> Positions | NotTaken:
-    """The group is empty, and nothing is undecided.
+    """Take the ends if the group is empty and nothing is undecided.
 
-    Exact only where the logs show an exactly-once application. Of an `at_least_once` one that was
-    killed, changelogs and outputs run ahead of the committed offsets by up to a commit interval;
-    if it was closed in an orderly way they do not, but nothing in Kafka tells the two apart.
+    Exact only if the logs show an exactly-once application. After a kill of an `at_least_once`
+    application, changelogs and outputs are ahead of the committed offsets by up to a commit
+    interval. After an orderly close they are not, but nothing in Kafka distinguishes the two.
     """
     cluster, written = scene.cluster, scene.written
     refusal = _why_not_empty(scene)
@@ -56,18 +56,18 @@ def quiesced(scene: Scene) -> Positions | NotTaken:
     committed = scene.committed_offsets()
     ends = cluster.high_watermarks(written)
     if stable != ends:
-        return NotTaken("a transaction of the stopped application is not decided yet")
+        return NotTaken("a transaction of the stopped application is undecided")
     refusal = _why_not_empty(scene)
     if refusal:
         return NotTaken(refusal)
     found = processing(scene, ends, committed)
-    doubt = why_not_exact(scene, committed, ends, found)
-    if not doubt:
+    uncertainty = why_not_exact(scene, committed, ends, found)
+    if not uncertainty:
         guarantee = found.restored or Guarantee.EXACT
         return Positions(Method.QUIESCED, guarantee, ends, committed, ends, note=found.note)
     note = (
-        f"The group is empty, but {doubt}: the logs may be ahead of the committed offsets by up"
-        " to one commit interval. The point is exact if the application was closed in an"
+        f"The group is empty, but {uncertainty}: the logs may be ahead of the committed offsets by"
+        " up to one commit interval. The point is exact if the application was closed in an"
         " orderly way, not killed."
     )
     return Positions(Method.QUIESCED, Guarantee.AT_LEAST_ONCE, ends, committed, ends, note=note)
@@ -81,16 +81,16 @@ def _why_not_empty(scene: Scene) -> str:
 
 
 def offsets_first(scene: Scene) -> Positions | NotTaken:
-    """Committed offsets, then ends: a restore loses nothing and may repeat.
+    """Read committed offsets, then ends: a restore loses nothing and may repeat.
 
-    Read the other way round, the state would lack effects of records below the offsets. Changelogs
-    end before all else: a buffer (suppress, an outer join) deletes what it has emitted, and no
-    input brings that back, so that a deletion without its result would lose the result. Everything
-    below the ends of internal topics must be decided, as it is saved with the point: what a
-    transaction's offsets cover may lie behind another's open data. All their transactions are the
-    application's own, and end within seconds. An output may be held up for ever by somebody else's
-    open transaction: its end stands all the same (own records may lie behind that transaction), and
-    only the backup of that topic waits until it can be read.
+    In the other order, the state would miss effects of records below the offsets. Changelogs end
+    first: a buffer (suppress, an outer join) deletes what it has emitted, and no input restores
+    it, so a deletion without its result would lose the result. Everything below the ends of
+    internal topics must be decided, as it is saved with the point: data covered by a
+    transaction's offsets may be behind another's open data. All these transactions are the
+    application's own, and end within seconds. An output may be held up forever by another
+    application's open transaction: its end is taken anyway (own records may be behind that
+    transaction), and only the backup of that topic waits until it can be read.
     """
     committed = scene.committed_offsets()
     scene.between("ends")
@@ -124,6 +124,6 @@ def offsets_first(scene: Scene) -> Positions | NotTaken:
 def _undecided(
     scene: Scene, partitions: Sequence[TopicPartitionId], ends: Offsets
 ) -> list[TopicPartitionId]:
-    """Partitions in which a transaction below the ends is open."""
+    """Return partitions in which a transaction below the ends is open."""
     stable = scene.cluster.last_stable_offsets(partitions)
     return sorted(p for p, offset in stable.items() if offset < ends[p])

@@ -41,35 +41,35 @@ from kstreams_assets.texts import iso_time
 
 _ATTEMPTS = 3
 _PATIENCE_S = 15.0
-"""After this time no better method is tried again: a tick of a sensor has 60 s in all."""
+"""After this time no better method is retried: a tick of a sensor has 60 s in all."""
 _BROKERS_S = 12.0
-"""How long to wait for a silent broker: after 9 s, by default, the controller takes it for dead."""
+"""How long to wait for a silent broker: by default the controller declares it dead after 9 s."""
 _LOCK_WAIT_S = 30.0
 _OTHER_GROUPS_S = 5.0
-"""How long transactions may keep the offsets of other groups undecided, for all of them."""
+"""How long transactions may keep the offsets of other groups undecided, for all groups."""
 
 _log = logging.getLogger(__name__)
 
 
-class _Way(NamedTuple):
-    """How often a method is tried, the method, and what its points say of it."""
+class _Strategy(NamedTuple):
+    """A method, how often it is tried, and the note in its points."""
 
     tries: int
     take: Callable[[Scene], Positions | NotTaken]
     text: str = ""
 
 
-_WAYS: Mapping[Method, _Way] = {
-    Method.TRANSACTIONS: _Way(
+_STRATEGIES: Mapping[Method, _Strategy] = {
+    Method.TRANSACTIONS: _Strategy(
         6,
         lambda scene: TransactionsMethod(scene).take(),
         "Whole committed transactions, identified in the raw logs.",
     ),
-    Method.SANDWICH: _Way(
-        1, sandwich, "Nothing was open or written at one moment, between two equal offsets."
+    Method.SANDWICH: _Strategy(
+        1, sandwich, "Nothing was open or written at one time, between two reads of equal offsets."
     ),
-    Method.QUIESCED: _Way(1, quiesced),
-    Method.OFFSETS_FIRST: _Way(
+    Method.QUIESCED: _Strategy(1, quiesced),
+    Method.OFFSETS_FIRST: _Strategy(
         3,
         offsets_first,
         "Committed offsets were read before the ends of the logs: a restore loses nothing and may"
@@ -78,8 +78,8 @@ _WAYS: Mapping[Method, _Way] = {
 }
 
 
-class _Beginning(NamedTuple):
-    """When a point was begun: epoch milliseconds, the monotonic clock, version of the ledger."""
+class _Start(NamedTuple):
+    """The start of a point: epoch milliseconds, the monotonic clock, version of the ledger."""
 
     wall_ms: int
     monotonic_s: float
@@ -90,9 +90,9 @@ class _Beginning(NamedTuple):
 class Recorder:
     """Takes and stores recovery points of one application.
 
-    Points of one application are taken one after the other (a lock in the warehouse), so that a
-    later point never stands behind an earlier one. `between` is called between the steps of a
-    method, with the name of the next one.
+    Points of one application are taken one after the other (a lock in the warehouse), so a later
+    point is never behind an earlier one. `between` is called between the steps of a method, with
+    the name of the next one.
     """
 
     application: StreamsApplication
@@ -101,9 +101,9 @@ class Recorder:
     settings: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
     between: Callable[[str], None] = lambda _step: None
     retention: Retention | None = None
-    """How points are pruned, at most every ten minutes after a take; None: not here."""
+    """How points are pruned, at most every ten minutes after a take; None: not by this recorder."""
     new_lineage: bool = False
-    """Accept a cluster to which neither the backups nor a restore of them lead."""
+    """Accept a cluster that neither the backups nor a restore of them lead to."""
 
     def take(
         self,
@@ -115,25 +115,24 @@ class Recorder:
         """Take a point now and store it, with the records of it that cannot wait.
 
         Args:
-            closes_window_end_ms: Exclusive end of the closed window that the point is taken for,
+            closes_window_end_ms: Exclusive end of the closed window for which the point is taken,
                 epoch milliseconds.
-            held: How far backups that were read before now hold the changelogs.
-            seal_bytes: How much of the changelogs may be saved to seal the point (default: from the
-                settings).
+            held: The ends of the changelogs in the backups, as read before.
+            seal_bytes: How many bytes of the changelogs may be saved to seal the point (default:
+                from the settings).
 
         Raises:
             ClusterUnavailableError: No broker answered in time.
             TopicNotFoundError: A topic of the application is not on the cluster, and this would be
-                its first point (later ones note the topic as absent, and the others go on).
-            AuthorizationFailedError: A right is missing without which not even the weakest method
-                works.
+                its first point (later ones record the topic as absent and continue).
+            AuthorizationFailedError: A right is missing that even the weakest method needs.
             UnstableGroupOffsetsError: A transaction stays undecided for longer than 25 s.
-            KafkaError: Topics came and went each time it was tried.
+            KafkaError: Topics changed during each attempt.
             KafkaError: No method succeeded, or records of the point were gone.
-            WarehouseLockedError: Another recorder of the application does not come to an end.
+            WarehouseLockedError: Another recorder of the application does not finish in time.
             OtherClusterError: Neither the points before nor a restore of them lead to this cluster.
-            LeaseLostError: Another recorder took the lock over while this one was stopped; no point
-                was stored.
+            LeaseLostError: Another recorder took the lock over while this one was suspended; no
+                point was stored.
         """
         application_id = self.application.application_id
         repo = Repository.of(self.warehouse, application_id)
@@ -180,7 +179,7 @@ class Recorder:
     def _held(
         self, held: Mapping[TopicPartitionId, Position]
     ) -> Mapping[TopicPartitionId, Position]:
-        """The same with what a restore of this warehouse wrote: that need not be saved again."""
+        """Return `held` with what a restore wrote: that need not be saved again."""
         repo = Repository.of(self.warehouse, self.application.application_id)
         origins = repo.lineage.origins([self.cluster.cluster_id()])
         if not origins:
@@ -201,13 +200,13 @@ class Recorder:
     def _settled(
         self, reader: RawLogReader, safe: Safe, seal_bytes: int
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
-        """Try again while topics come and go."""
+        """Retry while topics are created or deleted."""
         changed: Sequence[str] = ()
         restored = self._restored()
         ledger = Repository.of(self.warehouse, self.application.application_id).ledger
         for _ in range(_ATTEMPTS):
             version = ledger.version()
-            began = _Beginning(time.time_ns() // 1_000_000, time.monotonic(), version)
+            start = _Start(time.time_ns() // 1_000_000, time.monotonic(), version)
             scene = Scene(
                 self.application,
                 self.cluster,
@@ -219,13 +218,13 @@ class Recorder:
                 other_groups=self._other_groups(),
             )
             if scene.absent_topics and safe.newest is None:
-                # Whoever takes the first point has just written the names down; later on, a topic
-                # that is missing must not keep the recorder from the others.
+                # At the first point the names have just been configured, so a missing topic is an
+                # error. Later, a missing topic must not stop the recorder for the others.
                 raise TopicNotFoundError(
                     topics=scene.absent_topics, cluster=self.cluster.connection.bootstrap_servers
                 )
             try:
-                taken = self._by_methods(scene, safe, seal_bytes, began)
+                taken = self._by_methods(scene, safe, seal_bytes, start)
                 after = self.cluster.metadata().topics
             except TopicNotFoundError as error:  # deleted since the names were listed
                 changed = error.topics
@@ -236,15 +235,15 @@ class Recorder:
         raise KafkaError(
             f"Topic {', '.join(sorted(changed))} changed (was deleted, or has another id or number"
             f" of partitions) while the recovery point was taken, {_ATTEMPTS} times in a row.",
-            remedy="Wait until nobody creates or deletes topics of the application, then try"
+            remedy="Wait until no process creates or deletes topics of the application, then try"
             " again.",
         )
 
     def _other_groups(self) -> tuple[ConsumerGroup, ...]:
-        """The other groups that points record, read before the ends of the logs.
+        """Return the other groups that points record, read before the ends of the logs.
 
-        So whatever a group had read was in the logs when the cut was sought. A group that cannot be
-        read in time is left out: it must not keep the recorder from the application.
+        So all records that a group had read were in the logs before the cut. A group that cannot be
+        read in time is left out: it must not stop the recorder for the application.
         """
         deadline = time.monotonic() + _OTHER_GROUPS_S
         found = []
@@ -259,25 +258,25 @@ class Recorder:
         return tuple(found)
 
     def _by_methods(
-        self, scene: Scene, safe: Safe, seal_bytes: int, began: _Beginning
+        self, scene: Scene, safe: Safe, seal_bytes: int, start: _Start
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
-        """The first method that gives positions whose records can be saved; bounded tries."""
+        """Return the first method's positions whose records can be saved; bounded tries."""
         reasons: dict[Method, str] = {}
         tries = 0
-        for method, way in _WAYS.items():
-            for _ in range(way.tries):
-                late = time.monotonic() - began.monotonic_s > _PATIENCE_S
+        for method, strategy in _STRATEGIES.items():
+            for _ in range(strategy.tries):
+                late = time.monotonic() - start.monotonic_s > _PATIENCE_S
                 if late and method is not Method.OFFSETS_FIRST:
                     reasons.setdefault(method, "no time was left for it")
                     break
                 tries += 1
                 self.cluster.watch_leaders()
                 scene = self._with_incarnations(scene, safe)
-                found = self._try(way, scene, safe, seal_bytes, began)
+                found = self._try(strategy, scene, safe, seal_bytes, start)
                 if not isinstance(found, NotTaken):
                     positions, completed = found
                     reasons.pop(method, None)
-                    point = self._point(scene, positions, completed, reasons, began, safe.newest)
+                    point = self._point(scene, positions, completed, reasons, start, safe.newest)
                     return replace(point, attempts=tries), completed.tails
                 reasons[method] = found.reason
                 if not found.again:
@@ -285,13 +284,13 @@ class Recorder:
         raise KafkaError(
             f"No recovery point of {self.application.application_id} could be taken:"
             f" {_joined(reasons)}.",
-            remedy="Nothing was stored. Try again; if it stays, look at what is named.",
+            remedy="Nothing was stored. Try again; if it persists, fix the named causes.",
         )
 
     def _try(
-        self, way: _Way, scene: Scene, safe: Safe, seal_bytes: int, began: _Beginning
+        self, strategy: _Strategy, scene: Scene, safe: Safe, seal_bytes: int, start: _Start
     ) -> tuple[Positions, Completed] | NotTaken:
-        positions = way.take(scene)
+        positions = strategy.take(scene)
         if isinstance(positions, NotTaken):
             return positions
         completed = complete(scene, positions, safe, seal_bytes)
@@ -301,14 +300,14 @@ class Recorder:
             scene, positions, completed.partitions, lambda: self._newest_exact(safe)
         )
         positions = evidence.applied()
-        # Asked after the last look of any method: an answer may be a deposed leader's.
+        # Checked after the last sample of any method: an answer may be a deposed leader's.
         self.between("leaders")
-        left_s = began.monotonic_s + _BROKERS_S - time.monotonic()
-        doubt = self.cluster.leader_doubt(scene.group, wait_s=max(0.0, left_s))
-        return NotTaken(doubt, again=True) if doubt else (positions, completed)
+        left_s = start.monotonic_s + _BROKERS_S - time.monotonic()
+        uncertainty = self.cluster.leader_doubt(scene.group, wait_s=max(0.0, left_s))
+        return NotTaken(uncertainty, again=True) if uncertainty else (positions, completed)
 
     def _newest_exact(self, safe: Safe) -> RecoveryPoint | None:
-        """The newest exact point, if it was taken on this cluster."""
+        """Return the newest exact point, if it was taken on this cluster."""
         table = Repository.of(self.warehouse, self.application.application_id).points
         exact = (
             next(
@@ -322,7 +321,7 @@ class Recorder:
         return exact
 
     def _restored(self) -> RestoredRanges:
-        """What restores wrote on this cluster; a point is taken without knowing if need be."""
+        """Return what restores wrote on this cluster; if unknown, the point is taken without it."""
         try:
             repo = Repository.of(self.warehouse, self.application.application_id)
             return repo.lineage.restored_onto(self.cluster.cluster_id())
@@ -331,11 +330,11 @@ class Recorder:
             return RestoredRanges()
 
     def _with_incarnations(self, scene: Scene, safe: Safe) -> Scene:
-        """Which logs still hold what the newest point saw; an election since would be noticed."""
+        """Add the logs that still have what the newest point saw; elections since are noticed."""
         topic_ids = {name: topic.topic_id for name, topic in scene.described.items()}
         known = {
             cut.id: cut
-            for point in (safe.sealed, safe.newest)  # a topic may have been out of sight
+            for point in (safe.sealed, safe.newest)  # a topic may have been invisible
             for cut in (point.partitions if point else ())
         }
         scene = replace(scene, logs=incarnations(self.cluster, topic_ids, known.values()))
@@ -355,12 +354,12 @@ class Recorder:
         positions: Positions,
         completed: Completed,
         better: Mapping[Method, str],
-        began: _Beginning,
+        start: _Start,
         newest: RecoveryPoint | None,
     ) -> RecoveryPoint:
-        """The point, but for its id and its place behind the newest one.
+        """Return the point, without its id and its order after the newest one.
 
-        `better` says why better methods gave none.
+        `better` says why better methods failed.
         """
         seen = self._seen_written(scene, newest)
         written = self._written(scene, newest, seen)
@@ -368,11 +367,11 @@ class Recorder:
             id="",
             application_id=self.application.application_id,
             cluster_id=self.cluster.cluster_id(),
-            taken_at_ms=began.wall_ms,
+            taken_at_ms=start.wall_ms,
             method=positions.method,
             guarantee=positions.guarantee,
             reason="",
-            took_ms=round((time.monotonic() - began.monotonic_s) * 1000),
+            took_ms=round((time.monotonic() - start.monotonic_s) * 1000),
             partitions=completed.partitions,
             group_offsets=completed.group.offsets,
             other_groups=scene.other_groups,
@@ -383,37 +382,37 @@ class Recorder:
             undeclared_topics=self._undeclared(scene, completed, written),
             cut_guarantee=positions.guarantee,
             runs_at=_runs_at(scene, positions, seen),
-            ledger_version=began.ledger_version,
+            ledger_version=start.ledger_version,
         )
-        lacking = [
+        missing = [
             *(point.why_absent(topic) for topic in scene.needed_but_absent),
             *(point.why_unknown(topic) for topic in point.unknown_topics),
         ]
-        if lacking or completed.left_in_kafka:
+        if missing or completed.left_in_kafka:
             point = replace(point, guarantee=Guarantee.AT_LEAST_ONCE)
-        parts = [_WAYS[positions.method].text, positions.note]
+        parts = [_STRATEGIES[positions.method].text, positions.note]
         if better:
-            parts.append(f"Not by better methods: {_joined(better)}.")
+            parts.append(f"Better methods failed: {_joined(better)}.")
         if scene.logs.truncated:
             parts.append(f"Lost: {'; '.join(scene.logs.truncated.values())}.")
         if scene.absent_topics:
             parts.append(f"Not on the cluster: {', '.join(scene.absent_topics)}.")
         if completed.left_in_kafka:
             parts.append(
-                f"Not called exact, as {completed.left_in_kafka}. It can be restored, exactly, if"
-                " the backup of its window still finds them in Kafka: back up soon, and see why the"
-                " application does not process them."
+                f"Not called exact, as {completed.left_in_kafka}. It can be restored exactly if the"
+                " backup of its window still finds them in Kafka: back up soon, and find out why"
+                " the application does not process them."
             )
         parts += [f"{guess} {guess.remedy}" for guess in self.application.guesses]
-        if lacking:
-            parts.append(f"The point is missing topics of the application: {'; '.join(lacking)}.")
+        if missing:
+            parts.append(f"The point is missing topics of the application: {'; '.join(missing)}.")
         return replace(point, reason=" ".join(filter(None, parts)))
 
     def _undeclared(self, scene: Scene, completed: Completed, written: Set[str]) -> tuple[str, ...]:
-        """Topics of the application that the point has nothing of, for nobody declared them.
+        """Return undeclared topics of the application, of which the point has nothing.
 
-        Other applications of the cluster are asked for only where a name may be theirs. Where that
-        fails (a broker is down), the name is taken for the application's: it is named, not hidden.
+        Other applications of the cluster are queried only if a name may be theirs. If that fails (a
+        broker is down), the name counts as the application's, so that it is reported.
         """
         application = self.application
         known = application.not_mine | {topic.name for topic in application.topics}
@@ -431,10 +430,10 @@ class Recorder:
     def _written(
         self, scene: Scene, newest: RecoveryPoint | None, seen: TransactionalTopics
     ) -> frozenset[str]:
-        """Topics that the application's transactions wrote since the newest point, and those that
-        this one named: a dead letter queue may be written once a day.
+        """Return topics that the application's transactions wrote since the newest point, and those
+        that this point named: a dead letter queue may be written once a day.
 
-        Internal topics are left out: their names say more. What cannot be seen is not named.
+        Internal topics are left out: their names say more. Invisible topics are not named.
         """
         id_ = self.application.application_id
         earlier = () if newest is None else newest.written_topics
@@ -442,7 +441,7 @@ class Recorder:
         return frozenset(t for t in found if owner_of(t, [id_]) is None)
 
     def _seen_written(self, scene: Scene, newest: RecoveryPoint | None) -> TransactionalTopics:
-        """The application's transactional ids, and what they wrote since the newest point."""
+        """Return the application's transactional ids, and topics written since the newest point."""
         id_ = self.application.application_id
         now = time.monotonic()
         since = now - (scene.lookback_s if newest is None else _age_s(newest))
@@ -457,7 +456,9 @@ class Recorder:
         if seen.reason is None:
             _LOOKED[id_] = now
         else:
-            _log.debug("What %s writes in transactions is not known: %s", id_, seen.reason)
+            _log.debug(
+                "The topics that %s writes in transactions are unknown: %s", id_, seen.reason
+            )
         return seen
 
 
@@ -469,7 +470,7 @@ def _runs_at(scene: Scene, positions: Positions, seen: TransactionalTopics) -> G
 
 
 _LOOKED: dict[str, float] = {}
-"""When the transactions of an application were last seen by this process, monotonic seconds."""
+"""When this process last saw the transactions of an application, monotonic seconds."""
 _LOOK_MARGIN_S = 5.0
 _LONGEST_LOOK_S = 86_400.0
 
@@ -479,11 +480,11 @@ def _age_s(point: RecoveryPoint) -> float:
 
 
 def _stamp(now_ms: int, newest: RecoveryPoint | None, repo: Repository) -> int:
-    """The time to note with a point: behind the newest one's, unless that lies in the future.
+    """Return the time to store with a point: after the newest one's, unless that is in the future.
 
-    A clock that was set back must not let a later point look earlier. But one point of a clock that
-    was ahead must not drag all later ones into the future: if others were taken by now, it was the
-    one that was wrong. The sequence orders them all the same.
+    A clock that was set back must not make a later point look earlier. But one point of a clock
+    that was ahead must not move all later ones into the future: if others were taken by now, it
+    was the wrong one. The sequence orders all of them anyway.
     """
     if newest is None or newest.taken_at_ms < now_ms:
         return now_ms
@@ -506,7 +507,7 @@ def _joined(reasons: Mapping[Method, str]) -> str:
 def recorder_of(
     settings: ApplicationSettings, cluster: KafkaCluster, *, new_lineage: bool = False
 ) -> Recorder:
-    """The recorder of a configured application, which also prunes its points."""
+    """Return the recorder of a configured application, which also prunes its points."""
     return Recorder(
         application=settings.application,
         cluster=cluster,

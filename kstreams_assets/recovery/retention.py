@@ -1,8 +1,8 @@
-"""Which recovery points stay, and why: by the recorder's rule, or by the policy of `expire`.
+"""Decides which recovery points are kept and why: by the recorder's rule or the policy of `expire`.
 
-A line is a reason to stay. The recorder's lines keep whatever windows and restores may need; a
-policy keeps fewer points of what is backed up. Without a policy `expire` follows the recorder's
-rule. Whatever drops points asks here.
+A line is a reason to keep points. The recorder's lines keep all that windows and restores may need;
+a policy keeps fewer of the points that are backed up. Without a policy `expire` follows the
+recorder's rule. All code that deletes points uses this module.
 """
 
 from bisect import bisect_right
@@ -19,10 +19,10 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, KeepSettings, KeptLogs
 
-Judge = Callable[[str], PointStatus | None]
-"""What a restore of a point (id) would give; None where it is gone."""
+StatusOf = Callable[[str], PointStatus | None]
+"""Returns what a restore of a point (id) would achieve; None if the point is gone."""
 Line = tuple[str, Collection[str]]
-"""Why points stay, and their ids."""
+"""A reason for keeping points, and their ids."""
 
 ALL = "all"
 MINIMUM = "minimum"
@@ -37,17 +37,17 @@ HOLDS_BACK = "holds back one that stays"
 
 _HOUR_MS = 3_600_000
 _TRIED = 64
-"""So many points of a period are judged, newest first, before the best of them is taken."""
+"""At most this many points of a period are evaluated, newest first, to find the best one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The recorder's rule: what decides which points and saved records stay.
+    """The recorder's rule: which points and saved records are kept.
 
-    The functions are asked once in a round: `edges_ms(low, high)` gives the instants at which
-    windows begin or end in that time, `named()` the ids of points that must stay (those that the
-    ledger names as closing a window, pinned ones), `proven()` the changelog offsets (topic id,
-    start, end) that backups hold without a hole, and that therefore need not be kept a second time.
+    The functions are called once in a round: `edges_ms(low, high)` returns the times at which
+    windows start or end in that range, `named()` the ids of points that must be kept (named by the
+    ledger as closing a window, or pinned), `proven()` the changelog offsets (topic id, start, end)
+    that backups have without a hole and that need not be kept twice.
     """
 
     keep_all_s: float
@@ -56,29 +56,29 @@ class Retention:
     proven: Callable[[], Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]]] = dict
 
     def keep_all_from_ms(self, now_ms: int) -> int:
-        """Every point taken from then on stays."""
+        """Return the time from which on every point is kept."""
         return now_ms - round(self.keep_all_s * 1000)
 
     def lines(
         self, instants: Sequence[PointInstant], *, now_ms: int, pruned_to_ms: int = 0
     ) -> list[Line]:
-        """Why points stay; those taken before `pruned_to_ms` do, as far as they are there."""
+        """Return why points are kept; those taken before `pruned_to_ms` are, if they exist."""
         low_ms = min((i.effective_at_ms for i in instants), default=0)
-        judged = {i.id for i in instants if min(i.taken_at_ms, i.effective_at_ms) < pruned_to_ms}
+        pruned = {i.id for i in instants if min(i.taken_at_ms, i.effective_at_ms) < pruned_to_ms}
         return recorder_lines(
             instants,
-            # A point is only the last before an edge that lies behind it.
+            # A point is the last one only before edges that are later than it.
             edges_ms=self.edges_ms(max(low_ms, pruned_to_ms), now_ms),
             keep_all_from_ms=self.keep_all_from_ms(now_ms),
-            named=judged.union(self.named()),
+            named=pruned.union(self.named()),
         )
 
 
 def retention_of(settings: ApplicationSettings) -> Retention:
-    """How the recorder prunes the points of an application.
+    """Return the recorder's rule for the points of an application.
 
-    The last of each window stays, and those that the ledger names or that unfinished restores are
-    made from; what backups hold without holes is not kept a second time.
+    The last point of each window is kept, and those that the ledger names or that unfinished
+    restores use. Changelog records that backups have without holes are not kept twice.
     """
     calendar = WindowCalendar(settings.windows)
     repo, keep = Repository.open(settings), settings.keep
@@ -87,7 +87,7 @@ def retention_of(settings: ApplicationSettings) -> Retention:
     def edges_ms(low_ms: int, high_ms: int) -> set[int]:
         windows = calendar.closed_since(low_ms)
         edges = {edge for window in windows for edge in (window.start_ms, window.end_ms)}
-        # The policy may ask for more points than there are windows.
+        # The policy may request more points than there are windows.
         hours = range(low_ms // _HOUR_MS * _HOUR_MS, high_ms, _HOUR_MS) if hourly else ()
         return edges.union(hours)
 
@@ -100,7 +100,7 @@ def retention_of(settings: ApplicationSettings) -> Retention:
 
 
 def policy_of(settings: ApplicationSettings) -> KeepSettings:
-    """The policy of `expire`; that of the recorder, which keeps logs whole, where none is given."""
+    """Return the policy of `expire`, by default that of the recorder, which keeps logs whole."""
     keep_all_s = settings.recovery_points.keep_all_s
     return settings.keep or KeepSettings(all=f"{keep_all_s}s", logs=KeptLogs.WHOLE)
 
@@ -108,28 +108,28 @@ def policy_of(settings: ApplicationSettings) -> KeepSettings:
 def kept_by_policy(
     settings: ApplicationSettings,
     instants: Sequence[PointInstant],
-    judge: Judge,
+    status_of: StatusOf,
     *,
     now_ms: int,
     backed_up_to_ms: int,
     due_edges_ms: Iterable[int] = (),
 ) -> dict[str, tuple[str, ...]]:
-    """The points that `expire` keeps, as `kept_points` gives them.
+    """Return the points that `expire` keeps, as `kept_points` does.
 
     Args:
-        settings: The application, whose policy it is.
-        instants: Every point there is.
-        judge: Asked for as few points as may be.
+        settings: The application with its policy.
+        instants: All points.
+        status_of: Called for as few points as possible.
         now_ms: Epoch milliseconds.
-        backed_up_to_ms: Points that count later than that are not backed up yet: all of them stay.
-        due_edges_ms: Where windows begin and end that are still to be backed up.
+        backed_up_to_ms: Points effective later are not backed up yet: all of them are kept.
+        due_edges_ms: Starts and ends of windows that are still to be backed up.
     """
     lines = (
         retention_of(settings).lines(instants, now_ms=now_ms)
         if settings.keep is None
         else _policy_lines(
             instants,
-            judge,
+            status_of,
             settings,
             now_ms=now_ms,
             backed_up_to_ms=backed_up_to_ms,
@@ -150,10 +150,10 @@ def _restored(repo: Repository) -> Collection[str]:
 def kept_points(
     instants: Iterable[PointInstant], lines: Iterable[Line]
 ) -> dict[str, tuple[str, ...]]:
-    """Ids of the points that stay, in the order in which they count, with the lines that keep them.
+    """Return ids of the points to keep, in order of effective time, with the lines that keep them.
 
     Args:
-        instants: Every point there is.
+        instants: All points.
         lines: Those of the recorder's rule, or of a policy.
     """
     found: dict[str, list[str]] = {}
@@ -165,7 +165,7 @@ def kept_points(
 
 
 def leaving_points(instants: Iterable[PointInstant], lines: Iterable[Line]) -> dict[str, int]:
-    """Ids of the points that no line keeps, with the times at which they were taken."""
+    """Return ids of the points that no line keeps, with the times at which they were taken."""
     kept = {point_id for _, ids in lines for point_id in ids}
     return {instant.id: instant.taken_at_ms for instant in instants if instant.id not in kept}
 
@@ -177,12 +177,12 @@ def recorder_lines(
     keep_all_from_ms: int,
     named: Collection[str] = (),
 ) -> list[Line]:
-    """What the recorder keeps: all points for a time, then the last of each window.
+    """Return the recorder's lines: keep all points for a time, then the last of each window.
 
-    Those taken at or after `keep_all_from_ms`, the last in force before each window edge, the late
-    ones that close windows, the `named` (of the ledger, or pinned), the newest, the newest sealed
-    and the newest exact one. Windows begin and end with the same points by what stays as by all of
-    them, at these `edges_ms` and at any after the newest point.
+    Keeps those taken at or after `keep_all_from_ms`, the last effective one before each window
+    edge, the late ones that close windows, the `named` (of the ledger, or pinned), the newest, the
+    newest sealed and the newest exact one. Windows start and end with the same points as before,
+    at these `edges_ms` and at any after the newest point.
     """
     if not points:
         return []
@@ -196,7 +196,7 @@ def recorder_lines(
     for some in ([p for p in points if p.sealed], [p for p in points if p.exact]):
         lines.append((NEWEST_PROVEN, {max(some, key=in_order).id} if some else ()))
     chosen = {point_id for _, ids in lines for point_id in ids}
-    # Points in force that keep others, which stay too, from being in force.
+    # Effective points that keep others, which stay too, from being effective.
     in_force_ids = {point.id for point in ordered}
     keys = [(point.effective_at_ms, point.taken_at_ms) for point in ordered]
     before = {
@@ -209,7 +209,7 @@ def recorder_lines(
 
 def _policy_lines(
     instants: Sequence[PointInstant],
-    judge: Judge,
+    status_of: StatusOf,
     settings: ApplicationSettings,
     *,
     now_ms: int,
@@ -230,25 +230,25 @@ def _policy_lines(
         for instant in ordered:
             if begins_ms <= instant.effective_at_ms < backed_up_to_ms:
                 of_period.setdefault(period(instant.effective_at_ms), []).append(instant)
-        best = (_best(of_it, judge) for of_it in of_period.values())
+        best = (_best(of_it, status_of) for of_it in of_period.values())
         yield line.name, [point_id for point_id in best if point_id is not None]
     backed_up = [i for i in ordered if i.effective_at_ms < backed_up_to_ms]
-    exact = (i.id for i in reversed(backed_up) if _gives(judge, i.id) is Restores.EXACT)
+    exact = (i.id for i in reversed(backed_up) if _restorability(status_of, i.id) is Restores.EXACT)
     yield MINIMUM, [point_id for point_id, _ in zip(exact, range(policy.minimum), strict=False)]
     if ordered:
         yield NEWEST, {ordered[-1].id, in_force(ordered)[-1].id}
 
 
-def _gives(judge: Judge, point_id: str) -> Restores:
-    status = judge(point_id)
+def _restorability(status_of: StatusOf, point_id: str) -> Restores:
+    status = status_of(point_id)
     return Restores.NOTHING if status is None else status.gives
 
 
-def _best(instants: Sequence[PointInstant], judge: Judge) -> str | None:
-    """The last point that restores exactly, else the best one; None where none restores."""
+def _best(instants: Sequence[PointInstant], status_of: StatusOf) -> str | None:
+    """Return the last exactly restorable point, else the best one; None without any."""
     best: tuple[int, str] | None = None
     for instant in list(reversed(instants))[:_TRIED]:
-        rank = RANK[_gives(judge, instant.id)]
+        rank = RANK[_restorability(status_of, instant.id)]
         if rank and (best is None or rank > best[0]):
             best = rank, instant.id
         if rank == RANK[Restores.EXACT]:

@@ -1,4 +1,4 @@
-"""An application on its cluster while a recovery point is taken, and what every method reads."""
+"""An application on its cluster while a recovery point is taken: the input of every method."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -29,9 +29,9 @@ READ_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Incarnations:
-    """The incarnation of each partition's log now, and in words which were truncated.
+    """The current incarnation of each partition's log, and the truncated ones in words.
 
-    `left` is the offset below which a truncated log is the same.
+    `left` is the offset below which a truncated log is unchanged.
     """
 
     now: Mapping[TopicPartitionId, str] = field(default_factory=dict)
@@ -42,9 +42,9 @@ class Incarnations:
 def incarnations(
     cluster: KafkaCluster, topic_ids: Mapping[str, str], known: Iterable[PartitionCut]
 ) -> Incarnations:
-    """The incarnation of each partition that earlier cuts know, of topics that still have their id.
+    """Return the incarnation of each partition of earlier cuts, if its topic still has its id.
 
-    Only as good as the leaders that answer: `KafkaCluster.leader_doubt` has to find nothing
+    Only as good as the leaders that answer: `KafkaCluster.leader_doubt` must find nothing
     afterwards. A cut without a leader epoch shows a truncation only while the log ends below it.
     """
     cuts = {cut.id: cut for cut in known if topic_ids.get(cut.topic) == topic_id_of(cut.topic_id)}
@@ -54,8 +54,8 @@ def incarnations(
     epochs = {p: cut.leader_epoch for p, cut in cuts.items() if cut.leader_epoch is not None}
     reached |= cluster.epoch_ends(epochs)
     truncated = {
-        p: f"the log of {p} was truncated: it had reached offset {cut.end}, and of that only what"
-        f" lies below offset {max(reached[p], 0)} is left (unclean leader election)"
+        p: f"the log of {p} was truncated: it had reached offset {cut.end}, of which only"
+        f" offsets below {max(reached[p], 0)} are left (unclean leader election)"
         for p, cut in cuts.items()
         if reached[p] < cut.end
     }
@@ -70,13 +70,13 @@ def incarnations(
 
 @dataclass(frozen=True)
 class Scene:
-    """What a method works on: the application's topics, by what a cut does with them.
+    """The input of a method: the application's topics, by their role in a cut.
 
     `present` are all topics of the cluster. `between` is called between the steps of a method, with
     the name of the next one. `exact_ends` are the ends of the logs at an earlier exact point. An
-    intermediate topic, both written and read by the application, counts as an output, also where it
-    serves as the changelog of a table (`topology.optimization`). One that the application does not
-    write is an input.
+    intermediate topic, both written and read by the application, counts as an output, even if it
+    serves as the changelog of a table (`topology.optimization`). A topic that the application does
+    not write is an input.
     """
 
     application: StreamsApplication
@@ -88,9 +88,9 @@ class Scene:
     logs: Incarnations = field(default_factory=Incarnations)
     exact_ends: Offsets = field(default_factory=dict)
     restored: RestoredRanges = field(default_factory=RestoredRanges)
-    """What restores of the warehouse wrote on this cluster: it shows nothing of the application."""
+    """What restores of the warehouse wrote on this cluster: no evidence about the application."""
     other_groups: tuple[ConsumerGroup, ...] = ()
-    """What other groups had committed before a method was tried."""
+    """Offsets that other groups had committed before a method was tried."""
 
     @property
     def group(self) -> str:
@@ -99,7 +99,7 @@ class Scene:
 
     @cached_property
     def group_log(self) -> TopicPartitionId | None:
-        """The group's partition of `__consumer_offsets`, None where that is not visible."""
+        """The group's partition of `__consumer_offsets`, None if it is not visible."""
         topic = self.present.get(CONSUMER_OFFSETS)
         if topic is None:
             return None
@@ -108,26 +108,26 @@ class Scene:
 
     @cached_property
     def described(self) -> Mapping[str, TopicIdentity]:
-        """The application's topics that are there."""
+        """The application's existing topics."""
         names = (topic.name for topic in self.application.topics)
         return {name: self.present[name] for name in names if name in self.present}
 
     @cached_property
     def absent_topics(self) -> tuple[str, ...]:
-        """Declared topics that are not there."""
+        """Declared topics that do not exist."""
         return tuple(sorted(self._roles.keys() - self.described.keys()))
 
     @property
     def needed_but_absent(self) -> Sequence[str]:
-        """Absent topics without which the application could not be restored; outputs are not."""
+        """Absent topics that a restore of the application needs; outputs are not."""
         return [topic for topic in self.absent_topics if not self._roles[topic].written_only]
 
     def roles(self, partition: TopicPartitionId) -> TopicRoles:
-        """The roles of the partition's topic."""
+        """Return the roles of the partition's topic."""
         return self._roles[partition.topic]
 
     def incarnation(self, partition: TopicPartitionId) -> str:
-        """The incarnation of the partition's log: the topic's id, unless it was truncated."""
+        """Return the incarnation of the partition's log: the topic's id, unless truncated."""
         return self.logs.now.get(partition) or self.described[partition.topic].topic_id
 
     @cached_property
@@ -151,7 +151,7 @@ class Scene:
 
     @cached_property
     def internal(self) -> Sequence[TopicPartitionId]:
-        """Changelogs and repartition topics: nobody but the application writes them."""
+        """Changelogs and repartition topics: only the application writes them."""
         return sorted({*self.changelogs, *self.repartitions})
 
     @cached_property
@@ -170,7 +170,7 @@ class Scene:
 
     @cached_property
     def inputs(self) -> Sequence[TopicPartitionId]:
-        """Topics that others alone write: sources and global tables."""
+        """Topics that only others write: sources and global tables."""
         return [partition for partition in self.partitions if partition not in self.written]
 
     @cached_property
@@ -188,13 +188,13 @@ class Scene:
     def committed_offsets(
         self, before_retry: Callable[[], None] | None = None
     ) -> Mapping[TopicPartitionId, CommittedOffset]:
-        """What the group has committed, also for topics that nobody declared; named ones last.
+        """Return the offsets of the group, also for undeclared topics; named ones last.
 
-        The application's own are asked for by name: a partition whose very first offset is still in
-        an open transaction would otherwise be left out without a word.
+        The application's own partitions are requested by name: a partition whose very first offset
+        is still in an open transaction would otherwise be silently left out.
         """
         if self.group_log is not None:
-            self.cluster.high_watermarks([self.group_log])  # so that its leader's epoch is noted
+            self.cluster.high_watermarks([self.group_log])  # records the epoch of its leader
         others = self.cluster.group_offsets(self.group, before_retry=before_retry)
         if not self.read:
             return others
@@ -205,9 +205,9 @@ class Scene:
         return {**{p: o for p, o in others.items() if p not in asked}, **named}
 
     def restored_end(self, partition: TopicPartitionId, end: int) -> int:
-        """The end of what restores wrote to a partition that ends at `end`; 0 without a restore."""
+        """Return the end of restored records in a partition that ends at `end`, or 0."""
         written = self.restored.of(partition, self.incarnation(partition))
-        # A log that ends below what was restored was truncated: others may have written it since.
+        # A log that ends below the restored records was truncated: it may have other writers since.
         return max((one.end for one in written if one.end <= end), default=0)
 
     def is_restored_offset(self, partition: TopicPartitionId, offset: int, metadata: str) -> bool:
@@ -225,7 +225,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What a method found: ends (exclusive) of all that the application writes, and offsets.
+    """The result of a method: ends (exclusive) of all that the application writes, and offsets.
 
     `high_watermarks` bound a raw read in which every record below the ends is decided.
     `shows_transactions`: the group's newest commits were seen to be transactions.
@@ -243,7 +243,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """Why a method gave no positions, and whether another try may."""
+    """Why a method found no positions, and whether another try may."""
 
     reason: str
     again: bool = False

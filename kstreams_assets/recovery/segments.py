@@ -1,10 +1,10 @@
-"""Transactions as the log of one partition shows them: stretches of data, closed by markers. Pure.
+"""Transactions in the log of one partition: ranges of data, closed by markers. Pure.
 
-A marker closes the open data of its producer id in its partition (KIP-98); it may lie far behind
-the data, with data and markers of other producers in between. It does so whatever the epochs of the
+A marker closes the open data of its producer id in its partition (KIP-98). It may be far behind the
+data, with data and markers of other producers in between. It does so whatever the epochs of the
 data are (Kafka's ProducerStateManager): a coordinator that was killed between preparing a commit
-and writing the markers may complete it without any (KAFKA-20734), and what it left open is decided
-by the markers of the producer's next transaction.
+and writing the markers may complete it without any (KAFKA-20734). The markers of the producer's
+next transaction then decide the data that was left open.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Marker(NamedTuple):
 class Segment:
     """The data of one transaction in one partition, in offset order.
 
-    `marker` is None while nothing closes it in what was read.
+    `marker` is None if no marker in the batches closes it.
     """
 
     partition: TopicPartitionId
@@ -51,10 +51,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of one partition's log, taken apart.
+    """The end of one partition's log, split into transactions.
 
-    `markers` are all of them, also those whose data lies before what was read; `plain` is data that
-    no transaction wrote.
+    `markers` are all markers, including those whose data is before the first batch; `plain` is data
+    written outside of transactions.
     """
 
     partition: TopicPartitionId
@@ -64,7 +64,7 @@ class Tail:
 
 
 def tail_of(partition: TopicPartitionId, batches: Iterable[RawBatch], *, below: int) -> Tail:
-    """Take the batches of a log apart; data at or above `below` is left out, markers are not."""
+    """Split the batches of a log; data at or above `below` is left out, markers are not."""
     opened: dict[int, list[list[RawBatch]]] = {}
     segments: list[Segment] = []
     markers: list[Marker] = []
@@ -98,7 +98,7 @@ def tail_of(partition: TopicPartitionId, batches: Iterable[RawBatch], *, below: 
 
 
 def marker_of(batch: RawBatch) -> Marker | None:
-    """The marker in a control batch, None when compaction has emptied it."""
+    """Return the marker in a control batch, None if compaction has emptied it."""
     if batch.control_type is None:
         return None
     return Marker(

@@ -1,6 +1,6 @@
 """The method `transactions`: an exact cut of a live exactly-once application.
 
-The order of the looks matters; each was proved necessary on a real broker.
+The order of the samples matters; each was proved necessary on a real broker.
 """
 
 import time
@@ -25,10 +25,10 @@ from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.cut import (
     Cut,
+    Need,
     PartitionSample,
     Refusal,
     Sample,
-    Wanted,
     Written,
     decide,
 )
@@ -79,7 +79,7 @@ def _transaction(prepared: TransactionStateRecord, completed_ms: int | None) -> 
 
 
 _WAIT_S = 0.25
-"""Between the two looks at the last stable offsets, so that data tails span several commits."""
+"""Between the two reads of the last stable offsets, so that data tails span several commits."""
 _READ_BYTES = 512 * 1024**2
 """For the undecided ends of all logs; a hanging transaction in an output makes them grow."""
 _CLOSING_S = 3.0
@@ -91,15 +91,15 @@ _DATA_AND_MARKER = 2
 _PASSING = (OffsetOutOfRangeError, RawReadTimeoutError)
 _OUTPUTS_READ_S = 8.0
 _MOST = 5
-_FETCHED = (Wanted.PRODUCERS, Wanted.HISTORY, Wanted.ONGOING)
+_FETCHED = (Need.PRODUCERS, Need.HISTORY, Need.ONGOING)
 
 
 @dataclass(slots=True)
 class TransactionsMethod:
-    """Tells apart the committed transactions in the raw logs.
+    """Identifies the committed transactions in the raw logs.
 
     Needs READ on all topics the application writes and on `__consumer_offsets`; DESCRIBE on its
-    transactional ids when a transaction is open for long and writes little; for clients older than
+    transactional ids if a transaction is open for long and writes little; for clients older than
     Kafka 4.0 also READ on `__transaction_state`.
     """
 
@@ -110,7 +110,7 @@ class TransactionsMethod:
     """Ends of outputs that could not be read from their last stable offset on."""
 
     def take(self) -> Positions | NotTaken:
-        """Positions of the application now, or why not."""
+        """Return positions of the application now, or why there are none."""
         try:
             return self._take()
         except UNREADABLE as error:
@@ -125,13 +125,13 @@ class TransactionsMethod:
         sample, watermarks = self._look(self.scene.group_log)
         shown = Processing()
         if not sample.group.committed:
-            # an idle application shows no transaction: then its logs must tell its guarantee
+            # an idle application shows no transaction: then its logs must show its guarantee
             shown = processing(self.scene, watermarks, sample.committed)
-            if shown.doubt:
-                return NotTaken(shown.doubt)
+            if shown.uncertainty:
+                return NotTaken(shown.uncertainty)
         cut = self._decide(sample)
         if isinstance(cut, Refusal):
-            return NotTaken(cut.reason, again=cut.wanted is not Wanted.ANOTHER_METHOD)
+            return NotTaken(cut.reason, again=cut.need is not Need.ANOTHER_METHOD)
         undeclared = self._undeclared_outputs(sample)
         return Positions(
             method=Method.TRANSACTIONS,
@@ -145,10 +145,10 @@ class TransactionsMethod:
         )
 
     def _undeclared_outputs(self, sample: Sample) -> Sequence[str]:
-        """Sources of tables, declared as inputs, whose newest records the application wrote.
+        """Return table sources, declared as inputs, whose newest records the application wrote.
 
-        Of inputs the point has all up to the last stable offset, so also what transactions wrote
-        that do not belong to it.
+        The point contains all records of inputs up to the last stable offset, including those of
+        transactions that do not belong to it.
         """
         cluster = self.scene.cluster
         tables = [p for p in self.scene.inputs if self.scene.roles(p).is_changelog]
@@ -171,7 +171,7 @@ class TransactionsMethod:
         )
 
     def _note(self) -> str:
-        """What the isolated outputs are, and what a restore makes of them."""
+        """Name the isolated outputs, and what a restore makes of them."""
         if not self._isolated:
             return ""
         names = sorted(map(str, self._isolated))
@@ -185,14 +185,14 @@ class TransactionsMethod:
         )
 
     def _look(self, group_log: TopicPartitionId) -> tuple[Sample, Offsets]:
-        """Steps 1 to 4: lookback, two looks at the last stable offsets, offsets, ends."""
+        """Do steps 1 to 4: lookback, two reads of the last stable offsets, offsets, ends."""
         cluster, between, written = self.scene.cluster, self.scene.between, self.scene.written
-        # To begin at the last stable offset of the offsets topic would lose transactions whose
-        # commits lie before another one's that is still open.
+        # A start at the last stable offset of the offsets topic would miss transactions whose
+        # commits are before another one's that is still open.
         lookback = self._newest([group_log], self.scene.lookback_s)[group_log]
         between("first look at the last stable offsets")
         first_stable = cluster.last_stable_offsets(written)
-        between("first ends")  # who writes beyond these had not been prepared at the first look
+        between("first ends")  # producers of data beyond these were unprepared at the first look
         first = cluster.high_watermarks(written)
         until = time.monotonic() + _WAIT_S
         self._read({group_log: lookback})
@@ -250,11 +250,11 @@ class TransactionsMethod:
         return sample, watermarks
 
     def _read_from(self, stable: Offsets, ends: Offsets) -> Offsets:
-        """From where on the logs are read, so that each internal one shows its newest data.
+        """Return where reads of the logs start, so that each internal one shows its newest data.
 
-        Where all is stable, the newest data (a marker may follow it) shows whether the application
+        If all is stable, the newest data (a marker may follow it) shows whether the application
         still writes in transactions: as at_least_once it commits offsets long after its changelogs.
-        What an exact point has looked at is not looked at again.
+        Data that an exact point has inspected is not inspected again.
         """
         seen = self.scene.exact_ends
         quiet = [
@@ -267,7 +267,7 @@ class TransactionsMethod:
         return {**stable, **{p: min(stable[p], newest[p]) for p in quiet}}
 
     def _committed(self) -> Mapping[TopicPartitionId, CommittedOffset]:
-        """Offsets, with a new look at the last stable offsets before each further attempt."""
+        """Return offsets, with a new read of last stable offsets before each further attempt."""
         return self.scene.committed_offsets(self._look_again)
 
     def _look_again(self) -> None:
@@ -276,11 +276,11 @@ class TransactionsMethod:
     def _read_outputs(
         self, ranges: Mapping[TopicPartitionId, OffsetRange], first_stable: Offsets
     ) -> dict[TopicPartitionId, list[RawBatch]]:
-        """As `_read`, without the outputs that a transaction holds up for too long to be read.
+        """As `_read`, without outputs that a transaction holds up for too long to be read.
 
-        Such a transaction is somebody else's: the application's own would hold up its changelogs
-        or offsets too. No state is in these outputs, so the cut is decided without them; each ends
-        at its high watermark, lest a record of the cut be missing.
+        Such a transaction belongs to another application: the application's own would hold up its
+        changelogs or offsets too. No state is in these outputs, so the cut is decided without them.
+        Each ends at its high watermark, so that no record of the cut is missing.
         """
         try:
             return self._read(ranges, deadline_s=_OUTPUTS_READ_S)
@@ -299,7 +299,7 @@ class TransactionsMethod:
     def _read(
         self, ranges: Mapping[TopicPartitionId, OffsetRange], *, deadline_s: float = READ_S
     ) -> dict[TopicPartitionId, list[RawBatch]]:
-        """Batch headers of data partitions; those of the offsets topic go to the group's."""
+        """Read batch headers of data partitions; those of the offsets topic go to the group's."""
         found: dict[TopicPartitionId, list[RawBatch]] = {}
         read = self.scene.reader.read(ranges, deadline_s=deadline_s, limit_bytes=_READ_BYTES)
         for partition, batches in read.items():
@@ -330,19 +330,19 @@ class TransactionsMethod:
         )
 
     def _decide(self, sample: Sample) -> Cut | Refusal:
-        """Decide, and fetch what a decision turns out to need."""
+        """Decide, and fetch what the decision turns out to need."""
         decision = decide(sample)
         for _ in range(_ROUNDS):
-            if not isinstance(decision, Refusal) or decision.wanted not in _FETCHED:
+            if not isinstance(decision, Refusal) or decision.need not in _FETCHED:
                 return decision
             ids = self.scene.cluster.transactional_ids(self.scene.group)
             hidden = self._hidden(decision, ids)
             if hidden:
                 reason = f"{decision.reason}{hidden}"
-                return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
-            if decision.wanted is Wanted.PRODUCERS:
+                return replace(decision, reason=reason, need=Need.ANOTHER_METHOD)
+            if decision.need is Need.PRODUCERS:
                 sample = replace(sample, producers=frozenset(one.producer_id for one in ids))
-            elif decision.wanted is Wanted.ONGOING:
+            elif decision.need is Need.ONGOING:
                 sample = self._with_ongoing(sample, decision.partitions, ids)
             else:
                 sample = self._with_history(self._with_closing_markers(sample), ids)
@@ -350,8 +350,8 @@ class TransactionsMethod:
         return decision
 
     def _hidden(self, decision: Refusal, ids: Sequence[TransactionalId]) -> str:
-        """Why what a decision needs cannot be looked up, empty if it can."""
-        if decision.wanted is Wanted.HISTORY and TRANSACTION_STATE not in self.scene.present:
+        """Return why the data that a decision needs is invisible, empty if it is visible."""
+        if decision.need is Need.HISTORY and TRANSACTION_STATE not in self.scene.present:
             return f": {TRANSACTION_STATE} is not visible (rights DESCRIBE and READ)"
         if ids:
             return ""
@@ -366,7 +366,7 @@ class TransactionsMethod:
         partitions: Sequence[TopicPartitionId],
         ids: Sequence[TransactionalId],
     ) -> Sample:
-        """What is open now; read on only then, so that no marker from before goes unseen."""
+        """Add open transactions; read on only then, so that no earlier marker is missed."""
         names = [one.name for one in ids if one.state == ONGOING]
         found = self.scene.cluster.ongoing_producers(names)
         ends = self.scene.cluster.high_watermarks(partitions)
@@ -375,9 +375,9 @@ class TransactionsMethod:
         return replace(sample, ongoing=frozenset(ProducerEpoch(*one) for one in found))
 
     def _with_closing_markers(self, sample: Sample) -> Sample:
-        """Read on until every transaction that had begun is closed by a marker, or for 3 s.
+        """Read on until a marker closes every started transaction, or for 3 s.
 
-        Without its marker the transaction of an older client cannot be told from the next one.
+        Without its marker the transaction of an older client cannot be separated from the next one.
         """
         read_to = {one.partition: one.high_watermark for one in sample.partitions}
         read_to[sample.group.partition] = sample.group.end
@@ -392,7 +392,7 @@ class TransactionsMethod:
         return sample
 
     def _read_on(self, sample: Sample, ranges: Mapping[TopicPartitionId, OffsetRange]) -> Sample:
-        """The sample with what these ranges hold beyond its ends."""
+        """Return the sample with the contents of these ranges beyond its ends."""
         more = self._read(ranges)
 
         def batches(one: PartitionSample) -> tuple[RawBatch, ...]:
@@ -409,7 +409,7 @@ class TransactionsMethod:
         )
 
     def _with_history(self, sample: Sample, ids: Sequence[TransactionalId]) -> Sample:
-        """What `__transaction_state` tells of the application's transactions."""
+        """Add the application's transactions in `__transaction_state`."""
         names = {one.name for one in ids}
         count = self.scene.present[TRANSACTION_STATE].partitions
         partitions = {
@@ -438,7 +438,7 @@ def _why_output(topic: str) -> str:
 
 
 def _unclosed(sample: Sample) -> Sequence[TopicPartitionId]:
-    """Partitions in which a transaction has begun and no marker closes it."""
+    """Return partitions with a started transaction that no marker closes."""
     tails = [
         tail_of(one.partition, one.batches, below=one.high_watermark) for one in sample.partitions
     ]

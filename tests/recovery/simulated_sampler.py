@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.cut import Cut, PartitionSample, Refusal, Sample, Wanted, decide
+from kstreams_assets.recovery.cut import Cut, Need, PartitionSample, Refusal, Sample, decide
 from kstreams_assets.recovery.group_commits import GroupLog
 from kstreams_assets.recovery.segments import tail_of
 from tests.recovery.simulated_application import WRITTEN, SimulatedApplication, Task
@@ -147,11 +147,11 @@ class Sampler:
             self.decision = decide(sample)
             if not isinstance(self.decision, Refusal):
                 return
-            if self.decision.wanted is Wanted.PRODUCERS:
+            if self.decision.need is Need.PRODUCERS:
                 self.sample = replace(sample, producers=self.application.producer_ids)
-            elif self.decision.wanted is Wanted.HISTORY:
+            elif self.decision.need is Need.HISTORY:
                 yield from self._read_on(sample)
-            elif self.decision.wanted is Wanted.ONGOING:
+            elif self.decision.need is Need.ONGOING:
                 yield from self._ask_for_ongoing(sample, self.decision.partitions)
             else:
                 return

@@ -15,7 +15,7 @@ from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery import completion
-from kstreams_assets.recovery.completion import Captured, Stretch, capture
+from kstreams_assets.recovery.completion import Captured, Extent, capture
 from tests.kafka import fake_leaders
 from tests.kafka.batch_bytes import batch_bytes
 
@@ -92,11 +92,11 @@ def _captured(
     decided: int = 0,
     excluded: tuple[OffsetRange, ...] = (),
 ) -> list[int] | str:
-    """The offsets of what was captured, or what is lacking."""
-    stretch = Stretch(PARTITION, start, end, decided, excluded)
-    found = capture(cast(RawLogReader, log), [stretch])
+    """The offsets of what was captured, or what is missing."""
+    extent = Extent(PARTITION, start, end, decided, excluded)
+    found = capture(cast(RawLogReader, log), [extent])
     assert not found.unread
-    return found.lacking or [r.offset for r in (found.records or {})[PARTITION]]
+    return found.missing or [r.offset for r in (found.records or {})[PARTITION]]
 
 
 @pytest.fixture
@@ -124,23 +124,23 @@ def test_what_was_aborted_is_left_out_if_its_marker_lies_beyond_the_end(log: Fak
     log.marker(2, 8, commit=False)
     assert _captured(log, 0, 7, decided=9) == [0, 1, 2, 6]
     assert log.asked == [OffsetRange(0, 9)]
-    assert _captured(log, 5, 7, decided=9) == [6]  # its batch begins before the stretch
+    assert _captured(log, 5, 7, decided=9) == [6]  # its batch begins before the extent
 
 
 def test_what_compaction_or_a_purge_removed_is_missed(log: FakeLog) -> None:
     compacted = FakeLog()
     compacted.data(1, 0, 2, last=2)
     compacted.marker(1, 3, commit=True)
-    lacking = _captured(compacted, 0, 4)
-    assert "app-totals-changelog-0 no longer holds offset 1" in lacking
+    missing = _captured(compacted, 0, 4)
+    assert "app-totals-changelog-0 has lost offset 1" in missing
     del log.batches[2]
     assert "offset 4" in _captured(log, 0, 7)
-    assert _captured(log, 6, 7) == [6]  # gone below the stretch
+    assert _captured(log, 6, 7) == [6]  # gone below the extent
     log.log_start = 2
-    lacking = _captured(log, 1, 4)
-    assert "holds offsets 2 to 99, not 1" in lacking
-    assert isinstance(lacking, str)
-    assert not lacking.endswith(".")
+    missing = _captured(log, 1, 4)
+    assert "holds offsets 2 to 99, not 1" in missing
+    assert isinstance(missing, str)
+    assert not missing.endswith(".")
 
 
 @dataclass(slots=True)
@@ -160,11 +160,11 @@ class Brokers:
             cast(PartitionLeaders, fake_leaders.FakeLeaders(self.logs)),
         )
         reader = RawLogReader(KafkaConnection(bootstrap_servers="fake:9092"), shared=shared)
-        stretches = [
-            Stretch(partition, 0, log.high_watermark, log.high_watermark)
+        extents = [
+            Extent(partition, 0, log.high_watermark, log.high_watermark)
             for partition, log in self.logs.items()
         ]
-        return capture(reader, stretches, limit_bytes)
+        return capture(reader, extents, limit_bytes)
 
 
 def _brokers(partitions: int, *, batches: int, size: int, codec: str = "none") -> Brokers:
@@ -207,7 +207,7 @@ def test_compressed_records_count_with_what_they_take_in_memory() -> None:
 
 def test_what_the_limit_allows_is_read_whole() -> None:
     found = _brokers(6, batches=10, size=100).what_is_left(6 * 10 * 600)
-    assert (found.lacking, found.unread) == ("", False)
+    assert (found.missing, found.unread) == ("", False)
     assert [len(records) for records in (found.records or {}).values()] == [40] * 6
 
 
@@ -217,4 +217,4 @@ def test_what_takes_too_long_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers.wire.dead = {1}
     found = brokers.what_is_left(1_000_000)
     assert found.unread
-    assert "app-totals-changelog-1 was read up to offset 0 of 40 within 0.1 s" in found.lacking
+    assert "app-totals-changelog-1 was read up to offset 0 of 40 within 0.1 s" in found.missing

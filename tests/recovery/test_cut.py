@@ -5,7 +5,7 @@ older ones are in test_cut_older_clients.py.
 """
 
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.cut import Cut, Refusal, Sample, Wanted, decide
+from kstreams_assets.recovery.cut import Cut, Need, Refusal, Sample, decide
 from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Log, Logs, Tx, told
 
 ONE, TWO = Tx(1), Tx(2)
@@ -133,7 +133,7 @@ class TestTransactionsWithOffsets:
         logs.offsets.offsets(ONE, {INPUT: 5})
         logs.offsets.commit(ONE)
         refusal = _refusal(logs.sample())
-        assert refusal.wanted is Wanted.ANOTHER_TRY
+        assert refusal.need is Need.ANOTHER_TRY
         assert "shows as aborted" in refusal.reason
 
     def test_a_fenced_producer(self) -> None:
@@ -213,7 +213,7 @@ class TestReaders:
         end = logs.offsets.end
         logs.offsets.commit(ONE)
         refusal = _refusal(logs.sample(group=logs.offsets.group_log(end=end)))
-        assert refusal.wanted is Wanted.ANOTHER_TRY
+        assert refusal.need is Need.ANOTHER_TRY
         assert "has read app-by-key-repartition-0 up to offset 3, beyond" in refusal.reason
         assert "(offset 0)" in refusal.reason
 
@@ -361,7 +361,7 @@ class TestOthersInOutputs:
         logs = Logs()
         logs.output.data(Tx(99))
         refusal = _refusal(logs.sample(producers=None))
-        assert refusal.wanted is Wanted.PRODUCERS
+        assert refusal.need is Need.PRODUCERS
         assert "totals-0" in refusal.reason
 
     def test_producers_of_internal_topics_and_offsets_are_known(self) -> None:
@@ -407,8 +407,8 @@ class TestRefusals:
         logs.changelog.data(ONE)
         logs.changelog.commit(ONE)
         refusal = _refusal(logs.sample(group=logs.offsets.group_log(start=start)))
-        assert refusal.wanted is Wanted.ANOTHER_TRY
-        assert f"lie before the part of {OFFSETS} that was read" in refusal.reason
+        assert refusal.need is Need.ANOTHER_TRY
+        assert f"are before the part of {OFFSETS} that was read" in refusal.reason
         assert _cut(logs.sample()).ends[CHANGELOG] == 1
 
     def test_a_marker_of_offsets_beyond_the_end_is_no_short_lookback(self) -> None:
@@ -432,7 +432,7 @@ class TestRefusals:
             log: Log = getattr(logs, internal)
             log.plain()
             refusal = _refusal(logs.sample())
-            assert refusal.wanted is Wanted.ANOTHER_METHOD
+            assert refusal.need is Need.ANOTHER_METHOD
             assert f"{log.partition} has records outside of transactions at offset 1" in (
                 refusal.reason
             )
@@ -441,7 +441,7 @@ class TestRefusals:
         logs = Logs()
         logs.offsets.offsets(None, {INPUT: 3})
         refusal = _refusal(logs.sample())
-        assert refusal.wanted is Wanted.ANOTHER_METHOD
+        assert refusal.need is Need.ANOTHER_METHOD
         assert "outside of transactions" in refusal.reason
 
     def test_a_deleted_offset_is_gone(self) -> None:

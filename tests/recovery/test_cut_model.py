@@ -202,8 +202,8 @@ def _rule_with(limit: Callable[[int, int], int]) -> AbstractContextManager[None]
     return _patched(cut_module, "_is_needed", is_needed)
 
 
-def _no_half_seen() -> AbstractContextManager[None]:
-    return _patched(cut_module, "half_seen", lambda *_: None)
+def _no_torn() -> AbstractContextManager[None]:
+    return _patched(cut_module, "torn_transaction", lambda *_: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +252,9 @@ _MUTATIONS = {
         patched=lambda: _patched(cut_module, "shared_epochs", lambda _segments: frozenset()),
     ),
     "no look at what may have been decided before the first look": Mutation(
-        _LEADERLESS["new clients"], patched=_no_half_seen
+        _LEADERLESS["new clients"], patched=_no_torn
     ),
-    "the same with old clients": Mutation(_LEADERLESS["old clients"], patched=_no_half_seen),
+    "the same with old clients": Mutation(_LEADERLESS["old clients"], patched=_no_torn),
     "first high watermarks before the first look": Mutation(
         _LEADERLESS["new clients"], Order(first_ends_first=True, longest_pause=40)
     ),

@@ -98,7 +98,7 @@ def test_lookback_at_the_last_stable_offset(trial: Trial, monkeypatch: pytest.Mo
     monkeypatch.setattr(transactions, "GroupLog", from_stable)
     # markers without commits tell that the lookback is too short: without that guard, too
     monkeypatch.setattr("kstreams_assets.recovery.cut._Decision._refuse_short_lookback", _pass)
-    monkeypatch.setattr("kstreams_assets.recovery.cut._Decision._refuse_half_seen", _pass)
+    monkeypatch.setattr("kstreams_assets.recovery.cut._Decision._refuse_torn", _pass)
     # nor may their data markers, where they were written before the end of the offsets topic
     monkeypatch.setattr("kstreams_assets.recovery.cut._is_needed", _is_followed)
     # no later transaction of the same producer may point to them either

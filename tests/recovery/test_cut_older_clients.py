@@ -7,7 +7,7 @@ completes within ten of them.
 from collections.abc import Sequence
 
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.cut import Cut, Refusal, Sample, Wanted, decide
+from kstreams_assets.recovery.cut import Cut, Need, Refusal, Sample, decide
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
 from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Logs, Tx, older
 
@@ -41,7 +41,7 @@ def _three_transactions() -> tuple[Logs, Sequence[EndedTransaction]]:
 def test_their_history_is_asked_for() -> None:
     logs, _ = _three_transactions()
     refusal = _refusal(logs.sample())
-    assert refusal.wanted is Wanted.HISTORY
+    assert refusal.need is Need.HISTORY
     assert refusal.producers == {ProducerEpoch(1, 0)}
 
 
@@ -74,7 +74,7 @@ def test_a_segment_without_its_marker_waits_for_it() -> None:
     logs, history = _three_transactions()
     logs.changelog.data(OLD)
     refusal = _refusal(logs.sample(history=history))
-    assert refusal.wanted is Wanted.CLOSING_MARKERS
+    assert refusal.need is Need.CLOSING_MARKERS
     assert refusal.partitions == (CHANGELOG,)
 
 
@@ -82,7 +82,7 @@ def test_so_do_offset_commits() -> None:
     logs, history = _three_transactions()
     logs.offsets.offsets(OLD, {INPUT: 40})
     refusal = _refusal(logs.sample(history=history))
-    assert refusal.wanted is Wanted.CLOSING_MARKERS
+    assert refusal.need is Need.CLOSING_MARKERS
     assert refusal.partitions == (OFFSETS,)
 
 
@@ -108,14 +108,14 @@ def test_two_in_one_millisecond_with_the_same_partition_are_refused() -> None:
         *history[1:],
     ]
     refusal = _refusal(logs.sample(history=history))
-    assert refusal.wanted is Wanted.ANOTHER_TRY
-    assert "cannot be told from its neighbours" in refusal.reason
+    assert refusal.need is Need.ANOTHER_TRY
+    assert "cannot be identified in __transaction_state" in refusal.reason
 
 
 def test_a_marker_outside_of_all_transactions_is_refused() -> None:
     logs, history = _three_transactions()
     refusal = _refusal(logs.sample(history=history[:2]))
-    assert refusal.wanted is Wanted.ANOTHER_TRY
+    assert refusal.need is Need.ANOTHER_TRY
 
 
 def test_offset_commits_from_before_the_history_do_no_harm() -> None:
@@ -193,4 +193,4 @@ def test_lookback_too_short() -> None:
     history = [OLD.ended(CHANGELOG, OFFSETS, prepared_ms=10, completed_ms=15)]
     group = logs.offsets.group_log(start=start)
     refusal = _refusal(logs.sample(group=group, history=history))
-    assert f"lie before the part of {OFFSETS} that was read" in refusal.reason
+    assert f"are before the part of {OFFSETS} that was read" in refusal.reason

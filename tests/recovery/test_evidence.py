@@ -139,7 +139,7 @@ OBJECTIONS: dict[str, tuple[Callable[[App], None], str]] = {
     "and its inputs are empty": (_empty_inputs_and_delete_group, "no committed offsets, although"),
     "offsets of one topic": (_delete_one_topic, "no committed offset for other"),
     "offsets of one partition": (_delete_one_partition, "no committed offset for in"),
-    "beyond the end": (_beyond_the_end, "lies beyond the end of its log (10)"),
+    "beyond the end": (_beyond_the_end, "is beyond the end of its log (10)"),
     "unread input was deleted": (_delete_unread_input, "were deleted before the application"),
     "set by hand": (_set_by_hand, "was committed outside of transactions"),
 }

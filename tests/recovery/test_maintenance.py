@@ -239,7 +239,7 @@ class TestIfDue:
         for file in warehouse.control("recovery_points").glob("application_id=*/*.parquet"):
             file.write_bytes(b"not Parquet")
         assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None
-        assert "could not be dropped" in caplog.text
+        assert "could not be deleted" in caplog.text
 
     def test_a_failure_is_told_and_not_raised(
         self,
@@ -252,7 +252,7 @@ class TestIfDue:
         lock = warehouse.root / ".locks" / "tables" / "recovery_points.lock"
         with warehouse_lock(lock, purpose="test", wait_s=0):
             assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None
-        assert "could not be dropped" in caplog.text
+        assert "could not be deleted" in caplog.text
         assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None  # not before ten minutes
 
 
