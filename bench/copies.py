@@ -389,7 +389,7 @@ class _Copies:
             )
             seconds = time.monotonic() - began
         if not result.passed or result.compared != self._records:
-            raise RuntimeError(f"the restore is not as the backup: {result.problems}")
+            raise RuntimeError(f"the restore differs from the backup: {result.problems}")
         figures = {"check_s": check_s, "produce_s": produce_s}
         return Measured(seconds, usage.cpu_s, usage.peak_mb, figures=figures)
 

@@ -17,8 +17,7 @@ from kstreams_assets.model.restores import StoredRestore
 from kstreams_assets.restore.finish import FINISH_LIMITS, FINISHED, RetentionEffect
 from kstreams_assets.restore.finish import abandon as abandon_restore
 from kstreams_assets.restore.finish import finish as finish_restore
-from kstreams_assets.restore.group_offsets import OFFSET, ROLLED_BACK
-from kstreams_assets.restore.group_offsets import rollback as roll_back
+from kstreams_assets.restore.group_offsets import OFFSET, PREVIOUS_OFFSETS, restore_previous_offsets
 from kstreams_assets.restore.steps import Step, blocker, require
 from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.restore.watch import (
@@ -231,9 +230,9 @@ def _restore_previous_offsets(
         open_stored_target(settings, restore, target) as connection,
         KafkaCluster(connection) as cluster,
     ):
-        done = roll_back(settings, restore, cluster)
+        done = restore_previous_offsets(settings, restore, cluster)
     if as_json:
-        print_json(ROLLED_BACK.document(done))
+        print_json(PREVIOUS_OFFSETS.document(done))
         return
     print_table(
         f"Restore {restore.restore_id}: group {restore.group} has its previous offsets",

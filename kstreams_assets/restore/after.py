@@ -1,4 +1,4 @@
-"""What a restore came to, and what an operator does then."""
+"""The outcome of a restore, and the next steps of the operator."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +26,11 @@ def next_steps(
     stores: Mapping[str, Sequence[str]] = {},
     local: str | None = None,
 ) -> str:
-    """The report's section `After the restore`, in Markdown.
+    """Return the report's section `After the restore`, in Markdown.
 
-    `point_taken_at_ms` and `now_ms` (epoch milliseconds) tell how old the recovery point is.
+    `point_taken_at_ms` and `now_ms` (epoch milliseconds) give the age of the recovery point.
     `stores` are the names of the stores that a changelog fills, by the source's topic name. `local`
-    is the name of the local cluster if it went there: that is only to be looked at.
+    is the name of the local cluster, if the restore wrote to one: such a restore is for inspection.
     """
     if local is not None:
         return _only_to_look_at(restore, local)
@@ -159,7 +159,7 @@ def _healthy(restore: StoredRestore, stores: Mapping[str, Sequence[str]]) -> str
 
 
 def _at_most(topic: StoredTopic) -> str:
-    """Of an input that serves as changelog, what lies below the committed offset."""
+    """Return a prefix for an input that serves as changelog: its committed offset is the limit."""
     return "at most " if TopicRole.INPUT.value in topic.roles else ""
 
 
@@ -167,7 +167,7 @@ _SHOWN = 10
 
 
 def outcome(plan: RestorePlan, result: RestoredRecords) -> str:
-    """What was restored and how it compares, as Markdown."""
+    """Return the records restored and the result of their comparison, as Markdown."""
     restored = sum(p.records for p in result.produced)
     resumed = sum(p.resumed for p in result.produced)
     took = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in result.took_s.items())
@@ -197,7 +197,7 @@ def outcome(plan: RestorePlan, result: RestoredRecords) -> str:
 
 
 def _from_snapshots(plan: RestorePlan) -> Iterable[tuple[str, str]]:
-    """What was written of each snapshot, against its raw log."""
+    """Yield how many records were written from each snapshot, against its raw log."""
     for topic, snapshot in plan.from_snapshots:
         yield (
             f"From snapshot of `{snapshot.store}`",
@@ -207,14 +207,14 @@ def _from_snapshots(plan: RestorePlan) -> Iterable[tuple[str, str]]:
 
 
 def age_s(plan: RestorePlan) -> float | None:
-    """How long ago the recovery point was taken, in seconds: what is lost without a replay."""
+    """Return the age of the recovery point in seconds: what is lost without a replay."""
     if plan.point is None:
         return None
     return round(time.time() - plan.point.taken_at_ms / 1000, 1)
 
 
 def listed(found: Sequence[object]) -> str:
-    """The first few as a Markdown list, and how many there are besides."""
+    """Return the first few as a Markdown list, and the number of the others."""
     lines = [f"- {one}" for one in found[:_SHOWN]]
     if len(found) > _SHOWN:
         lines.append(f"- and {len(found) - _SHOWN:,} more")
@@ -224,7 +224,7 @@ def listed(found: Sequence[object]) -> str:
 def steps_after(
     settings: ApplicationSettings, restore: StoredRestore, *, local: str | None = None
 ) -> str:
-    """The steps after the commit as Markdown; `local` as for `next_steps`."""
+    """Return the steps after the commit as Markdown; `local` as for `next_steps`."""
     points = Repository.open(settings).points.load([restore.point_id])
     return next_steps(
         restore,

@@ -1,7 +1,7 @@
-"""Where the programs around a restore come from: the YAML, or the operator's own process. Pure.
+"""Finds the commands around a restore: in the YAML, or in the operator's own process. Pure.
 
-A row of the table `restores` and the configuration of a Dagster run never name a program. Whoever
-can write the warehouse, or may start a run, could otherwise run any program as the operator.
+A row of the table `restores` and the configuration of a Dagster run never name a program. Anyone
+who can write the warehouse, or may start a run, could otherwise run any program as the operator.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from kstreams_assets.settings import LOCAL, ApplicationSettings, CommandSettings
 from spark_resources.java import small_environment
 
 _KUBERNETES: Final = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBECONFIG")
-"""Where `kubectl` finds its cluster: addresses and the name of a file, no secrets."""
+"""How `kubectl` finds its cluster: addresses and the name of a file, no secrets."""
 
 _YAML_KEYS: Final = {
     "before_command": "restore.before_command",
@@ -26,13 +26,13 @@ _YAML_KEYS: Final = {
 
 
 def with_target(values: Mapping[str, Any], settings: ApplicationSettings) -> dict[str, Any]:
-    """The values of a request by field, with what the YAML declares of its target.
+    """Add the settings of the declared target to the values of a request, by field.
 
-    That is the connection or local cluster, the prefix and the commands; prefix, application id and
-    commands that are given win. None is as if a value were not given.
+    These are the connection or local cluster, the prefix and the commands. A given prefix,
+    application id or command wins. None counts as not given.
 
     Raises:
-        ConfigurationError: The prefix of the target has a window, and none is given.
+        ConfigurationError: The prefix of the target needs a window, and none is given.
     """
     given = {name: value for name, value in values.items() if value is not None}
     name = given.get("target") or settings.default_target
@@ -56,7 +56,7 @@ def with_target(values: Mapping[str, Any], settings: ApplicationSettings) -> dic
 
 
 def _prefix(target: TargetSettings, given: Mapping[str, Any], settings: ApplicationSettings) -> str:
-    """The prefix of a target, for the window that is restored."""
+    """Return the prefix of a target, for the window that is restored."""
     if not target.is_per_window:
         return target.prefix
     point_ms = taken_at_of(given.get("point_id") or "")
@@ -77,10 +77,10 @@ def _prefix(target: TargetSettings, given: Mapping[str, Any], settings: Applicat
 def configured_commands(
     settings: ApplicationSettings, *, target: str | None, group: str, mode: str
 ) -> CommandSettings:
-    """The commands of the YAML for a restore to this target and group; none if it is another one.
+    """Return the commands of the YAML for a restore to this target and group; else no commands.
 
-    They stop and start the application that goes on from such a restore. `target` is a name or
-    host:port, None for the default. Where no target is declared, those in `restore` belong to every
+    They stop and start the application that continues from such a restore. `target` is a name or
+    host:port, None for the default. Without declared targets, commands in `restore` apply to every
     cluster but a local one. No application continues from a restore in mode `logs`.
     """
     none = settings.restore.model_copy(update={"before_command": None, "after_command": None})
@@ -98,7 +98,7 @@ def configured_commands(
 
 
 def targets_meant(settings: ApplicationSettings, target: str | None) -> list[TargetSettings]:
-    """The declared targets of this name, or on these servers (the default first)."""
+    """Return the declared targets of this name, or on these servers (the default first)."""
     declared, default = settings.declared_targets, settings.default_target
     if target is None or target in declared:
         name = default if target is None else target
@@ -112,7 +112,7 @@ def targets_meant(settings: ApplicationSettings, target: str | None) -> list[Tar
 
 
 def asked_commands(settings: ApplicationSettings, request: RestoreRequest) -> CommandSettings:
-    """The commands of a request, which hold those of the YAML where none were given."""
+    """Return the commands of a request, by default those of the YAML."""
     group = request.application_id or settings.application_id
     return configured_commands(
         settings, target=request.target, group=group, mode=request.mode
@@ -126,10 +126,10 @@ def asked_commands(settings: ApplicationSettings, request: RestoreRequest) -> Co
 
 
 def refuse_commands_of_run(values: Mapping[str, Any]) -> None:
-    """Refuse what the configuration of a Dagster run says of commands, by field.
+    """Raise if the configuration of a Dagster run sets commands, by field.
 
     Raises:
-        ConfigurationError: It names a program, or how long one may take.
+        ConfigurationError: It names a program or its timeout.
     """
     for name, field, spelling in fields_of_request():
         if spelling.of_operator and values[name] not in (None, field.default):
@@ -149,7 +149,7 @@ def command_notes(
     group: str,
     stored: StoredRestore | None,
 ) -> Iterable[str]:
-    """Notes of a plan on commands that do not run; `stored` is the restore that it continues."""
+    """Yield notes on commands that do not run; `stored` is the restore that the plan continues."""
     applied = configured_commands(settings, target=request.target, group=group, mode=request.mode)
     meant = [*targets_meant(settings, request.target), *targets_meant(settings, None)]
     commands = meant[0] if meant else settings.restore
@@ -175,7 +175,7 @@ def command_notes(
 
 
 def unnamed_command(stored: StoredRestore, name: str) -> str | None:
-    """Why a command that the row of a restore names does not run; None where it names none."""
+    """Return why a command named by a stored restore does not run; None without such a command."""
     if stored.asked.get(f"{name}_command") is None:
         return None
     return (
@@ -188,13 +188,13 @@ def unnamed_command(stored: StoredRestore, name: str) -> str | None:
 def command_environment(
     commands: CommandSettings, step: str, facts: Mapping[str, str]
 ) -> dict[str, str]:
-    """The whole environment of a command: nothing secret, and facts of the restore by their names.
+    """Return the complete environment of a command: facts of the restore, but no secrets.
 
-    `step` is before or after. Variables that `restore.pass_on` names come from this process.
+    `step` is before or after. Variables named by `restore.pass_on` come from this process.
     """
     own = {f"KSTREAMS_RESTORE_{name}": value for name, value in facts.items()}
     own["KSTREAMS_RESTORE_STEP"] = step
-    # An environment cannot hold this character; facts come from a warehouse.
+    # An environment cannot contain this character; facts come from a warehouse.
     own = {name: value.replace("\0", "") for name, value in own.items()}
     return small_environment((*_KUBERNETES, *commands.pass_on), own)
 

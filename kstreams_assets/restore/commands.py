@@ -1,4 +1,4 @@
-"""Commands of the operator around a restore: one stops the application before it, one starts it."""
+"""Runs the operator's commands around a restore: one stops the application, one starts it."""
 
 import shlex
 import shutil
@@ -27,17 +27,17 @@ from kstreams_assets.settings import ApplicationSettings, CommandSettings
 
 _SHOWN_LINES: Final = 20
 _SHOWN_CHARACTERS: Final = 300
-"""Of one line."""
+"""Per line."""
 _ASKED_EVERY_S: Final = 1.0
 
 Report = Callable[[str], None]
 
 
 def require_programs(request: RestoreRequest) -> None:
-    """Look whether the programs of both commands are there, before anything is restored.
+    """Check that the programs of both commands exist, before anything is restored.
 
     Raises:
-        ConfigurationError: One is not.
+        ConfigurationError: A program is missing.
     """
     for name, command in (("before", request.before_command), ("after", request.after_command)):
         if command is None:
@@ -54,10 +54,10 @@ def require_programs(request: RestoreRequest) -> None:
 def run_before(
     settings: ApplicationSettings, plan: RestorePlan, target: KafkaConnection, *, report: Report
 ) -> RestorePlan:
-    """Run the command before a restore that may be run, and plan again what the target is then.
+    """Run the command before a restore without blockers, then plan again for the changed target.
 
-    Afterwards the group has to be empty: that is awaited, and stands against the new plan if it
-    does not happen. Without a command the plan stays as it is. `report` gets lines of text.
+    Afterwards the group has to be empty: this waits for it, and the new plan has a blocker if it
+    is not. Without a command the plan stays unchanged. `report` receives lines of text.
 
     Raises:
         KStreamsAssetsError: The command failed or took too long; no record was written.
@@ -72,7 +72,7 @@ def run_before(
     timeout_s = commands.command_timeout_seconds
     _run("before", commands.before_command, timeout_s, environment, failed=failed, report=report)
     _await_empty_group(plan.group, target, timeout_s, report)
-    # Without it the members of a group stand against a restore.
+    # Without it, members of the group are a blocker.
     done = request.model_copy(update={"before_command": None})
     return plan_again(settings, replace(plan, request=done), target)
 
@@ -80,11 +80,11 @@ def run_before(
 def run_after(restore: StoredRestore, commands: CommandSettings, *, report: Report) -> None:
     """Run the command after a restore whose group offsets are committed.
 
-    It is that of `commands`, never the one that the row of the restore names. Where only the row
-    names one, `report` gets a line that says so.
+    The command comes from `commands`, never from the stored row of the restore. If only the row
+    names one, `report` receives a line that says so.
 
     Raises:
-        KStreamsAssetsError: It failed or took too long; the restore is done all the same.
+        KStreamsAssetsError: It failed or took too long; the restore is complete anyway.
     """
     if commands.after_command is None:
         if note := unnamed_command(restore, "after"):
@@ -97,7 +97,7 @@ def run_after(restore: StoredRestore, commands: CommandSettings, *, report: Repo
 
 
 def _facts(restore: RestorePlan | StoredRestore) -> dict[str, str]:
-    """What a command may know of the restore, by the rest of the variable's name."""
+    """Return the facts of the restore for a command, by the suffix of the variable's name."""
     is_plan = isinstance(restore, RestorePlan)
     point_id = restore.point_id if not is_plan else restore.point.id if restore.point else ""
     return {
@@ -120,9 +120,9 @@ def _run(
     failed: str,
     report: Report,
 ) -> None:
-    """Run one command without a shell; it is killed with its children when time is up.
+    """Run one command without a shell; kill it with its children at the timeout.
 
-    `environment` is all of it, and it gets no input. Of its output the last lines are shown.
+    `environment` is complete, and there is no input. The last lines of its output are reported.
     """
     shown = mask_secrets(command)
     report(f"The {name} command runs: {shown}")
@@ -156,21 +156,21 @@ def _run(
 def _await_empty_group(
     group: str, target: KafkaConnection, timeout_s: float, report: Report
 ) -> None:
-    """Wait for the members to leave: those of a killed process do so after a session timeout."""
+    """Wait for the members to leave: members of a killed process leave at a session timeout."""
     deadline = time.monotonic() + timeout_s
-    told = False
+    reported = False
     with KafkaCluster(target) as cluster:
         while (state := cluster.group_state(group)) is not None and not state.is_empty:
             if time.monotonic() >= deadline:
                 return
-            if not told:
+            if not reported:
                 report(f"Group {group} is still {state.state}; waiting until it is empty.")
-                told = True
+                reported = True
             time.sleep(_ASKED_EVERY_S)
 
 
 def _failure(name: str, command: str, problem: str, failed: str) -> KStreamsAssetsError:
-    """The error for a command that did not succeed; `failed` says what became of the restore."""
+    """Return the error for a failed command; `failed` describes the state of the restore."""
     return KStreamsAssetsError(
         f"The {name} command {problem}: {command}. {failed}",
         remedy="Check its output, then run the restore again; it writes no record twice."

@@ -1,4 +1,4 @@
-"""What the phases of a restore share."""
+"""Shared state of the phases of a restore."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from spark_resources.work import Spark
 class RunContext:
     """The application, the target, Spark, the run's id; the warehouse is opened once.
 
-    `clock` gives seconds, of which only differences count.
+    `clock` returns seconds; only differences matter.
     """
 
     settings: ApplicationSettings

@@ -1,4 +1,4 @@
-"""A bound for what lies between the commands around a restore: the application is stopped then."""
+"""A time limit for the work between the commands around a restore, while the application stops."""
 
 import signal
 import threading
@@ -22,14 +22,14 @@ class Deadline:
 
 
 class _TimeIsUp(KeyboardInterrupt):
-    """Raised in the main thread, so that all that ends at Ctrl-C ends: Spark jobs, locks, tasks."""
+    """Raised in the main thread to end the same things as Ctrl-C: Spark jobs, locks, tasks."""
 
 
 def within(deadline: Deadline | None, work: Callable[[], T], *, restore_id: str) -> T:
     """Do the work of a restore, and end it when its time is up; without a deadline, just do it.
 
-    What must not be cut in the middle, such as the commit of group offsets, is not part of the
-    work. For the main thread only.
+    Work that must not be interrupted, such as the commit of group offsets, is not included. For
+    the main thread only.
 
     Raises:
         KStreamsAssetsError: The time was up; records that are written stay.
@@ -52,7 +52,7 @@ def within(deadline: Deadline | None, work: Callable[[], T], *, restore_id: str)
         if not is_up.is_set():
             return result
     except BaseException:
-        # Whatever fails while the work ends, as Spark does whose job is cancelled, is no cause.
+        # A failure while the work ends, such as a cancelled Spark job, is not the cause.
         if not is_up.is_set():
             raise
     finally:
@@ -67,6 +67,6 @@ def within(deadline: Deadline | None, work: Callable[[], T], *, restore_id: str)
         " was ended. No group offset was committed, and the after"
         " command is not run: the application stays stopped.",
         remedy="Run the same command again: it continues where it stopped and writes nothing"
-        " twice. Give a longer --deadline if the restore needs it. To do without the restore,"
-        " start the application by hand where its own topics and offsets are.",
+        " twice. Give a longer --deadline if the restore needs it. To continue without the restore,"
+        " start the application manually on its own topics and offsets.",
     )

@@ -1,4 +1,4 @@
-"""The end of a restore: topics get their own configs back once the application has caught up."""
+"""The end of a restore: topics get their original configs once the application has caught up."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -27,12 +27,12 @@ _WITHOUT_END: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class RetentionEffect:
-    """What the original `retention.ms` of one topic deletes at once.
+    """The records of one topic that its original `retention.ms` deletes at once.
 
-    `deleted` of the topic's `restored` records lie below the first record that is young enough:
-    those go minutes after the config is back, segment by segment, so somewhat fewer may go at once.
-    `before_ms` is the timestamp from which on records are kept. `is_default`: the topic has no
-    value of its own, the brokers' default counts.
+    `deleted` of the topic's `restored` records are below the first record that is young enough.
+    Brokers delete them minutes after the config is restored, by segment, so slightly fewer may be
+    deleted at once. `before_ms` is the timestamp from which on records are kept. `is_default`: the
+    topic has no value of its own, and the brokers' default applies.
     """
 
     topic: str
@@ -55,10 +55,10 @@ class RetentionEffect:
 def retention_effects(
     repo: Repository, restore: StoredRestore, target: KafkaCluster, *, now_ms: int
 ) -> tuple[RetentionEffect, ...]:
-    """What `finish` would let go, by topic; topics that lose nothing are left out.
+    """Return what `finish` would let brokers delete, by topic; unaffected topics are left out.
 
     A broker deletes segments from the start of the log while their largest timestamp is older than
-    `retention.ms`, the active segment included. Raises KafkaError where the target does not answer.
+    `retention.ms`, the active segment included. Raises KafkaError if the target does not answer.
     """
     there = target.metadata().topics
     topics = [t for t in restore.topics if t.target in there and _RETENTION in t.put_back]
@@ -85,8 +85,8 @@ def retention_effects(
 
 
 def _default_ms(target: KafkaCluster) -> int:
-    told = target.broker_retention_ms()
-    return _KAFKA_DEFAULT_MS if told is None else told
+    reported_ms = target.broker_retention_ms()
+    return _KAFKA_DEFAULT_MS if reported_ms is None else reported_ms
 
 
 def _deleted(
@@ -95,7 +95,7 @@ def _deleted(
     target: KafkaCluster,
     before_ms: int,
 ) -> int:
-    """How many restored records lie below the first one that is kept."""
+    """Return how many restored records are below the first one that is kept."""
     partitions = partitions_of(topic)
     starts = target.log_start_offsets(partitions)
     highs = target.high_watermarks(partitions)
@@ -109,7 +109,7 @@ def _deleted(
     return deleted
 
 
-# Under load with the default commit interval of at least once (30 s), twice what lies in the logs.
+# Under load with the default commit interval of at least once (30 s), twice the log contents.
 FINISH_LIMITS: Final = Limits(timeout_s=120.0)
 
 _APPLIED_WITHIN_S: Final = 10.0
@@ -120,10 +120,10 @@ _RETRY_S: Final = 0.2
 class Finished:
     """A finished restore.
 
-    `put_back` are the configs that were set, by topic (None: its own value removed), empty when it
+    `put_back` are the configs that were set, by topic (None: its own value removed), empty if it
     `was_finished` before. `effects` is what retention now deletes. `left_alone` are topics that
-    were deleted or made anew since the restore. `assessment` is how the application was seen, None
-    if that was not asked.
+    were deleted or recreated since the restore. `assessment` describes the application, None if
+    that was not checked.
     """
 
     restore: StoredRestore
@@ -153,18 +153,18 @@ def finish(
     report: Callable[[Assessment], None] | None = None,
     warn: Callable[[RetentionEffect], None] | None = None,
 ) -> Finished:
-    """Put the original topic configs back, read them back, and note that the restore is finished.
+    """Restore the original topic configs, read them back, and record the restore as finished.
 
-    Before that the application has to be seen caught up, within `limits`, unless `force`, or the
-    mode is `logs`, which no application continues from. `warn`
-    gets what the original `retention.ms` deletes of a topic before it is set. A second time nothing
-    is done. Needs ALTER_CONFIGS on the topics, and what `watch` needs.
+    Before that the application must be seen to have caught up, within `limits`, unless `force`, or
+    unless the mode is `logs`, from which no application continues. `warn` receives what the
+    original `retention.ms` deletes of a topic before it is set. A second call changes nothing.
+    Needs ALTER_CONFIGS on the topics, and what `watch` needs.
 
     Raises:
         KStreamsAssetsError: The group offsets of the restore were not committed.
-            The application is not there or has not caught up; nothing was changed.
-            Configs read back differ; the restore is not noted as finished.
-            See `require_own_target`, and what the target refuses.
+            The application is missing or has not caught up; nothing was changed.
+            Configs read back differ; the restore is not recorded as finished.
+            See `require_own_target`, and errors of the target.
     """
     require_own_target(settings, restore, target)
     require(restore, Step.FINISH)
@@ -186,7 +186,7 @@ def _finished(
     warn: Callable[[RetentionEffect], None] | None,
     lock: LockHandle,
 ) -> Finished:
-    """Set the configs, read them back, record it."""
+    """Set the configs, read them back, record the result."""
     now_ms = time.time_ns() // 1_000_000
     effects = retention_effects(repo, restore, target, now_ms=now_ms)
     for effect in effects:
@@ -214,7 +214,7 @@ def _caught_up(
     limits: Limits,
     report: Callable[[Assessment], None] | None,
 ) -> Assessment:
-    """How the application was seen; raises KStreamsAssetsError, at once if it does not run."""
+    """Return the state of the application; raise KStreamsAssetsError, at once if it is stopped."""
     assessments = follow(settings, restore, target, limits=limits)
     while True:
         assessment = next(assessments)
@@ -234,16 +234,16 @@ def _not_caught_up(group: str, seen: Assessment) -> KStreamsAssetsError:
         what = "has no member, so the application does not seem to run"
     elif seen.counted and seen.records_left == 0:
         what = "has no record left to read, but is not healthy yet"
-    told = "".join(f" {trouble.text}" for trouble in seen.troubles)
+    troubles = "".join(f" {trouble.text}" for trouble in seen.troubles)
     return KStreamsAssetsError(
-        f"Group {group} {what} ({seen}).{told} Nothing was changed.",
+        f"Group {group} {what} ({seen}).{troubles} Nothing was changed.",
         remedy="Start the application and run kstreams-assets restore watch, then try again. If the"
         " application will not continue here, use --force.",
     )
 
 
 def _compare(topics: list[StoredTopic], target: KafkaCluster) -> None:
-    """Read the configs back; brokers learn of a change a moment after it was accepted."""
+    """Read the configs back; brokers apply a change a moment after accepting it."""
     deadline = time.monotonic() + _APPLIED_WITHIN_S
     while True:
         described = target.describe_topics(topic.target for topic in topics)
@@ -273,15 +273,15 @@ def _difference(topic: StoredTopic, described: TopicDescription) -> str:
 
 
 def abandon(settings: ApplicationSettings, restore: StoredRestore) -> StoredRestore:
-    """Record that nobody goes on with a restore; the record.
+    """Record that a restore is not continued, and return the record.
 
-    Its recovery point may expire, and neither `expire` nor backups wait for it any more. The target
-    is not touched: topics of the restore stay there. A later run of the same restore is planned by
-    what is on the target then.
+    Its recovery point may expire, and neither `expire` nor backups wait for it. The target is not
+    changed: topics of the restore stay there. A later run of the same restore is planned from the
+    state of the target at that time.
 
     Raises:
         KStreamsAssetsError: Its group offsets are committed, or it is finished.
-        WarehouseLockedError: It is being run.
+        WarehouseLockedError: It is running.
     """
     require(restore, Step.ABANDON)
     with newest_locked(settings, restore, Step.ABANDON) as (repo, newest, lock):
@@ -289,7 +289,7 @@ def abandon(settings: ApplicationSettings, restore: StoredRestore) -> StoredRest
             newest,
             writer=lock,
             state=RestoreState.FINISHED,
-            # A finished restore without committed offsets is none that an application goes on from.
+            # No application continues from a finished restore without committed offsets.
             committed=None,
-            problem="It was given up.",
+            problem="It was abandoned.",
         )

@@ -1,4 +1,4 @@
-"""Committed offsets on the target: the application's own, put back, and those of other groups."""
+"""Committed offsets on the target: those of the application, and those of other groups."""
 
 import csv
 from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +38,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store.locks import LockHandle
 
 Gate = Callable[[ApplicationSettings, StoredRestore], None]
-"""Raises what keeps the offsets of a restore from being committed, such as completeness rules."""
+"""Raises the reason against committing the offsets of a restore, such as a failed rule."""
 
 _HEADER: Final = ["topic", "partition", "offset"]
 _GIVE_LINES: Final = "Give lines of topic,partition,offset[,metadata]; a header line is allowed."
@@ -53,12 +53,11 @@ def commit_group_offsets(
 ) -> StoredRestore:
     """Commit the offsets of a verified restore; see `commit_verified`.
 
-    It is the newest state of the restore that counts, under the restore's lock: another run of it
-    may have found since that the target does not match the backup.
+    The newest state of the restore counts, read under the restore's lock: another run of it may
+    have found since that the target does not match the backup.
 
     Raises:
-        KStreamsAssetsError: Another run of the restore has begun again since, or found it
-            wrong.
+        KStreamsAssetsError: Another run of the restore has started since, or found differences.
             As `gate` and `commit_verified`.
     """
     gate(settings, restore)
@@ -76,20 +75,20 @@ def commit_verified(
     *,
     lock: LockHandle | None = None,
 ) -> StoredRestore:
-    """Commit the offsets, read them back, note it; a second time changes nothing.
+    """Commit the offsets, read them back, record it; a second call changes nothing.
 
-    The group's former offsets are noted before. Partitions of restored topics for which the group
-    had no offset at the recovery point get none, and lose what was there. A restore in mode `logs`
-    leaves the group as it is.
+    The group's former offsets are recorded before. Partitions of restored topics for which the
+    group had no offset at the recovery point get none, and lose existing ones. A restore in mode
+    `logs` does not change the group.
 
     Raises:
         KStreamsAssetsError: The restore was not verified, or differs from the backup.
         KafkaError: The application runs.
-        KStreamsAssetsError: A topic was deleted or made anew since it was verified.
-            Records were added or deleted since, or the group has gone on since the
-            offsets were committed.
-        GroupOffsetsDifferError: The offsets are not those that the recovery point and the offset
-            maps give, or what was read back is not what was committed.
+        KStreamsAssetsError: A topic was deleted or recreated since it was verified.
+            Records were added or deleted since, or the group has continued since the offsets
+            were committed.
+        GroupOffsetsDifferError: The offsets do not match the recovery point and the offset maps,
+            or offsets read back differ from the committed ones.
     """
     require(restore, Step.COMMIT)
     require_same_cluster(restore, target)
@@ -123,7 +122,7 @@ def commit_verified(
 
 
 def _require_not_gone_on(restore: StoredRestore, found: ConsumerGroup) -> None:
-    """Refuse to commit again what the application has gone on from: it would read records twice."""
+    """Raise if the application has continued from these offsets: it would read records twice."""
     committed = restore.committed if restore.state is RestoreState.COMMITTED else None
     moved = [
         f"{o.id} at {offset} instead of {o.offset}"
@@ -140,7 +139,7 @@ def _require_not_gone_on(restore: StoredRestore, found: ConsumerGroup) -> None:
 
 
 def _require_present(topics: Iterable[StoredTopic | PlacedTopic], target: KafkaCluster) -> None:
-    """Refuse topics that were deleted or created again since; raises KStreamsAssetsError."""
+    """Raise KStreamsAssetsError for topics that were deleted or recreated since."""
     present = target.metadata().topics
     for topic in topics:
         found = present.get(topic.target)
@@ -153,7 +152,7 @@ def _require_present(topics: Iterable[StoredTopic | PlacedTopic], target: KafkaC
 
 
 def _require_as_verified(repo: Repository, restore: StoredRestore, target: KafkaCluster) -> None:
-    """Refuse logs that begin later or end elsewhere, so that every offset lies inside them.
+    """Raise for logs that start later or end elsewhere, so that every offset is inside them.
 
     Producers may write to inputs already.
     """
@@ -165,7 +164,7 @@ def _require_as_verified(repo: Repository, restore: StoredRestore, target: Kafka
         topic = topics[id_.topic]
         base = topic.base_offsets[id_.partition]
         if starts[id_] < base or (starts[id_] > base and end > base):
-            changed.append(f"{id_} begins at offset {starts[id_]}, not {base}")
+            changed.append(f"{id_} starts at offset {starts[id_]}, not {base}")
         grown = ends[id_] > end and not roles_of(topic).is_recomputed_from
         if ends[id_] < end or grown:
             changed.append(f"{id_} ends at offset {ends[id_]}, not {end}")
@@ -179,15 +178,15 @@ def _require_as_verified(repo: Repository, restore: StoredRestore, target: Kafka
 
 
 def _require_as_mapped(repo: Repository, restore: StoredRestore, target: KafkaCluster) -> None:
-    """Refuse offsets that do not follow from what is stored of the point and of the records.
+    """Raise for offsets that do not match the stored point and records.
 
-    The run has mapped them from its plan; here they are found once more, so that an offset that was
-    changed in between does not go to the target.
+    The run has mapped them from its plan. Here they are mapped once more, so that an offset that
+    was changed in between does not reach the target.
     """
     points = repo.points.load([restore.point_id])
     if not points:
         raise GroupOffsetsDifferError(
-            problem="not to be verified",
+            problem="impossible to verify",
             partitions=[f"recovery point {restore.point_id} is not stored any more"],
         )
     maps = repo.offset_maps.load(restore.restore_id, topics=sorted(read_topics(restore)))
@@ -206,7 +205,7 @@ def _require_as_mapped(repo: Repository, restore: StoredRestore, target: KafkaCl
 def _differing_where_placed(
     repo: Repository, restore: StoredRestore, point: RecoveryPoint, target: KafkaCluster
 ) -> list[str]:
-    """The same for topics that are left as they are, from what is known of them now."""
+    """Return the same for topics that are not restored, from their present state."""
     if not restore.placed:
         return []
     left = {topic.target for topic in restore.placed}
@@ -234,7 +233,7 @@ def _differing_where_placed(
 
 
 def read_topics(restore: StoredRestore) -> frozenset[str]:
-    """The restored topics, by their names in the source, that can have a committed offset."""
+    """Return the restored topics, by their source names, that can have a committed offset."""
     if not restore.mode.commits_offsets:
         return frozenset()
     if restore.mode is RestoreMode.STATE:
@@ -246,10 +245,10 @@ def read_topics(restore: StoredRestore) -> frozenset[str]:
 def mapped_offsets(
     restore: StoredRestore, point: RecoveryPoint, maps: Mapping[TopicPartitionId, StoredMap]
 ) -> tuple[GroupOffset, ...]:
-    """The offsets on the target, by topic and partition; `maps` are those of the topics read.
+    """Return the offsets on the target, by topic and partition; `maps` are those of read topics.
 
-    With its state the application goes on at the point's offsets; to recompute everything it begins
-    at the first restored record of its inputs. Mode `logs` commits none.
+    With its state the application continues at the point's offsets. To recompute everything it
+    starts at the first restored record of its inputs. Mode `logs` commits no offsets.
     """
     read = read_topics(restore)
     found: list[GroupOffset] = []
@@ -266,16 +265,16 @@ def mapped_offsets(
 
 
 def differing_offsets(expected: Iterable[GroupOffset], found: Iterable[GroupOffset]) -> list[str]:
-    """Where two sets of offsets differ, in words; metadata counts."""
+    """Return the differences of two sets of offsets, in words; metadata counts."""
     mine, theirs = {o.id: o for o in expected}, {o.id: o for o in found}
     return [
-        f"{id_} {_told(theirs.get(id_))} instead of {_told(mine.get(id_))}"
+        f"{id_} {_shown(theirs.get(id_))} instead of {_shown(mine.get(id_))}"
         for id_ in sorted({*mine, *theirs})
         if mine.get(id_) != theirs.get(id_)
     ]
 
 
-def _told(offset: GroupOffset | None) -> str:
+def _shown(offset: GroupOffset | None) -> str:
     return "none" if offset is None else f"{offset.offset} (metadata {offset.metadata!r})"
 
 
@@ -284,7 +283,7 @@ def _write(
 ) -> None:
     """Delete some offsets of a group and commit others.
 
-    Offset commits are not atomic, so that they have to be read back and compared.
+    Offset commits are not atomic, so they must be read back and compared.
     """
     gone = list(delete)
     if gone:
@@ -296,7 +295,7 @@ def _write(
 def _require_equal(
     found: Mapping[TopicPartitionId, CommittedOffset], wanted: ConsumerGroup, *, problem: str
 ) -> None:
-    """Refuse what was read back of a group; a leader epoch, which is never committed, counts."""
+    """Raise for differing offsets of a group; a leader epoch, which is never committed, counts."""
     ours = wanted.committed
     differing = [str(id_) for id_ in sorted({*found, *ours}) if found.get(id_) != ours.get(id_)]
     if differing:
@@ -304,12 +303,12 @@ def _require_equal(
 
 
 @dataclass(frozen=True, slots=True)
-class RolledBack:
-    """A restore whose group offsets were taken back.
+class PreviousOffsets:
+    """A restore whose group offsets were undone.
 
-    `put_back` are the former offsets that are there again, `deleted` the partitions that had none.
-    `absent` are former offsets of topics or partitions that are not on the target any more, `moved`
-    partitions where the group had gone on since the restore.
+    `put_back` are the restored former offsets, `deleted` the partitions that had none. `absent`
+    are former offsets of topics or partitions that are missing on the target, `moved` partitions
+    in which the group had continued since the restore.
     """
 
     restore: StoredRestore
@@ -320,8 +319,8 @@ class RolledBack:
 
 
 OFFSET: Final = Form(GroupOffset, "topic partition offset")
-ROLLED_BACK: Final = Form(
-    RolledBack,
+PREVIOUS_OFFSETS: Final = Form(
+    PreviousOffsets,
     "restore_id=restore.restore_id state=restore.state",
     Value("put_back", form=OFFSET),
     "deleted",
@@ -330,31 +329,31 @@ ROLLED_BACK: Final = Form(
 )
 
 
-def rollback(
+def restore_previous_offsets(
     settings: ApplicationSettings, restore: StoredRestore, target: KafkaCluster
-) -> RolledBack:
-    """Put the target group's former offsets back, with their metadata; delete all others.
+) -> PreviousOffsets:
+    """Restore the target group's former offsets, with their metadata; delete all others.
 
-    Topics and records stay. A second time gives the same. Needs READ on the group and its topics,
-    DELETE on the group.
+    Topics and records stay. A second call has the same result. Needs READ on the group and its
+    topics, DELETE on the group.
 
     Raises:
         KStreamsAssetsError: Nothing was committed yet, or the restore is finished.
         KafkaError: The application runs.
-        GroupOffsetsDifferError: What was read back is not what was put back.
-        KStreamsAssetsError: See `require_own_target`, and what the target refuses.
+        GroupOffsetsDifferError: Offsets read back differ from the restored ones.
+        KStreamsAssetsError: See `require_own_target`, and errors of the target.
     """
     require_own_target(settings, restore, target)
-    require(restore, Step.ROLLBACK)
-    with newest_locked(settings, restore, Step.ROLLBACK) as (repo, newest, lock):
-        return _rolled_back(repo, newest, target, lock)
+    require(restore, Step.PREVIOUS_OFFSETS)
+    with newest_locked(settings, restore, Step.PREVIOUS_OFFSETS) as (repo, newest, lock):
+        return _restored_previous(repo, newest, target, lock)
 
 
-def _rolled_back(
+def _restored_previous(
     repo: Repository, restore: StoredRestore, target: KafkaCluster, lock: LockHandle
-) -> RolledBack:
+) -> PreviousOffsets:
     former, group = restore.former_offsets or (), restore.group
-    require_empty_group(group, target, operation="rollback")
+    require_empty_group(group, target, operation="restore previous-offsets")
     there = target.metadata().topics
     absent = tuple(
         o for o in former if o.topic not in there or o.partition >= there[o.topic].partitions
@@ -371,16 +370,16 @@ def _rolled_back(
         committed = ConsumerGroup(group, restore.committed or ())
         moved = tuple(id_ for id_, now in found.items() if now.offset != committed.offset_in(id_))
     rolled_back = repo.restores.change(restore, writer=lock, state=RestoreState.ROLLED_BACK)
-    return RolledBack(rolled_back, wanted.offsets, deleted, absent, moved)
+    return PreviousOffsets(rolled_back, wanted.offsets, deleted, absent, moved)
 
 
 @dataclass(frozen=True, slots=True)
 class MappedOffset:
     """One offset of another group, on the source and on the target.
 
-    `unread` are records that were restored and that the group has not read. `first_unread` is the
-    source offset of the first of them, None without any. `is_beyond`: the group had read records
-    that are not part of the restore; what the application writes again it will get again.
+    `unread` are restored records that the group has not read. `first_unread` is the source offset
+    of the first of them, None without any. `is_beyond`: the group had read records that are not
+    part of the restore; if the application writes them again, the group reads them again.
     """
 
     source: GroupOffset
@@ -398,7 +397,7 @@ class MappedGroup:
     not_restored: tuple[TopicPartitionId, ...]
 
     def as_group(self, group_id: str) -> ConsumerGroup:
-        """What is committed on the target, under its name there."""
+        """Return the group to commit, under its name on the target."""
         return ConsumerGroup(group_id, tuple(mapped.target for mapped in self.offsets))
 
 
@@ -423,10 +422,10 @@ def map_offsets(
     group: ConsumerGroup,
     ends: Mapping[TopicPartitionId, int],
 ) -> MappedGroup:
-    """The offsets of a group on the target, by the offset maps of a restore.
+    """Return the offsets of a group on the target, by the offset maps of a restore.
 
-    `ends` are the recovery point's ends, in source offsets. An offset goes to the first restored
-    record at or above it, or to the end of what was restored. Metadata stays as it is, leader
+    `ends` are the recovery point's ends, in source offsets. An offset is mapped to the first
+    restored record at or above it, or to the end of the restored records. Metadata is kept, leader
     epochs are dropped. Nothing is guessed for other partitions.
     """
     mapped: list[MappedOffset] = []
@@ -444,7 +443,7 @@ def map_offsets(
                 target=stored.mapped(committed),
                 unread=stored.map.records - stored.map.records_below(committed.offset),
                 first_unread=stored.map.first_source(committed.offset),
-                # behind its last record a partition may end with control records
+                # after its last record a partition may end with control records
                 is_beyond=committed.offset > max(source_end, ends.get(committed.id, source_end)),
             )
         )
@@ -454,9 +453,9 @@ def map_offsets(
 def map_group(
     settings: ApplicationSettings, restore: StoredRestore, group: ConsumerGroup
 ) -> MappedGroup:
-    """The same by the stored offset maps of a restore; nothing is committed.
+    """As `map_offsets`, by the stored offset maps of a restore; nothing is committed.
 
-    Raises KStreamsAssetsError while the target is not known to match the backup.
+    Raises KStreamsAssetsError unless the target is known to match the backup.
     """
     require(restore, Step.GROUP_OFFSETS)
     repo = Repository.open(settings)
@@ -483,10 +482,10 @@ def commit_other_group(
     Raises:
         ConfigurationError: The group is the application's own.
         KStreamsAssetsError: The target is not known to match the backup.
-            A topic was deleted or created again since it was restored.
+            A topic was deleted or recreated since it was restored.
         KafkaError: The group has members.
-        GroupOffsetsDifferError: What was read back is not what was committed.
-        KStreamsAssetsError: See `require_own_target`, and what the target refuses.
+        GroupOffsetsDifferError: Offsets read back differ from the committed ones.
+        KStreamsAssetsError: See `require_own_target`, and errors of the target.
     """
     require_own_target(settings, restore, target)
     if target_group == restore.group:
@@ -505,7 +504,7 @@ def commit_other_group(
 
 
 def offsets_on_source(settings: ApplicationSettings, group: str) -> ConsumerGroup:
-    """What a group has committed on the source cluster, which has to be there still.
+    """Return the committed offsets of a group on the source cluster, which must still exist.
 
     Needs DESCRIBE on the group. Raises KStreamsAssetsError, ClusterUnavailableError.
     """
@@ -523,9 +522,9 @@ def offsets_on_source(settings: ApplicationSettings, group: str) -> ConsumerGrou
 def offsets_of_point(
     settings: ApplicationSettings, restore: StoredRestore, group: str
 ) -> ConsumerGroup:
-    """What the recovery point of a restore recorded of a group; no cluster is asked.
+    """Return the offsets of a group in a restore's recovery point; uses no cluster.
 
-    Raises KStreamsAssetsError where it recorded nothing.
+    Raises KStreamsAssetsError if the point recorded none.
     """
     points = Repository.open(settings).points.load([restore.point_id])
     recorded = {one.id: one for point in points for one in point.groups}
@@ -539,10 +538,10 @@ def offsets_of_point(
 
 
 def offsets_from_file(path: Path, group: str) -> ConsumerGroup:
-    """A group with offsets from a CSV file: a line `topic,partition,offset[,metadata]` for each.
+    """Return a group with offsets from a CSV file: lines `topic,partition,offset[,metadata]`.
 
-    A first line with these words is passed over. So `kafka-consumer-groups.sh --export` of one
-    group is read as it is. Raises ConfigurationError.
+    A first line with these words is skipped. So the output of `kafka-consumer-groups.sh --export`
+    for one group is accepted unchanged. Raises ConfigurationError.
     """
     offsets: dict[TopicPartitionId, CommittedOffset] = {}
     try:

@@ -1,8 +1,8 @@
-"""A restore from its plan to the command after it. The order of its steps is written here, once.
+"""A restore from its plan to the command after it. Its order of steps is defined only here.
 
 Command line, Dagster and drill translate their options into a request, and show the `Progress` and
-the result. In Dagster rules and group offsets are assets of their own, which may run in another
-process: that run ends with `verify`, and the dependencies of the assets are the order of the rest.
+the result. In Dagster rules and group offsets are separate assets, which may run in another
+process: that run ends with `verify`, and the dependencies of the assets define the remaining order.
 """
 
 import math
@@ -39,7 +39,7 @@ class Evaluate(Protocol):
         spark: Spark,
         log: Callable[[str], None],
     ) -> Sequence[RuleResult]:
-        """Evaluate them."""
+        """Evaluate the rules."""
         ...
 
 
@@ -47,10 +47,10 @@ class Evaluate(Protocol):
 class RestoreJob:
     """Plans and runs restores.
 
-    `evaluate` and `gate` are of the completeness rules (`completeness.on_restores`): the gate
-    raises what keeps the offsets from being committed. `of_drill` records that no application
-    continues from the restore. `deadline` bounds what lies between the command before it and the
-    commit of the offsets, where the application is stopped.
+    `evaluate` and `gate` belong to the completeness rules (`completeness.on_restores`): the gate
+    raises reasons against committing the offsets. `of_drill` records that no application
+    continues from the restore. `deadline` limits the time between the command before it and the
+    commit of the offsets, while the application is stopped.
     """
 
     evaluate: Evaluate
@@ -79,14 +79,14 @@ class RestoreJob:
     ) -> RestoreResult:
         """Run a plan, which is planned again under the lock of the target's group.
 
-        With `until=Phase.VERIFY` the rules and all that follows are left to the caller.
+        With `until=Phase.VERIFY` the caller does the rules and all later steps.
 
         Returns:
-            The result; nothing is committed where the plan has blockers once the command before it
-            has run, where the target differs from the backup, or where a rule blocks.
+            The result. Nothing is committed if the plan has blockers after the before command, if
+            the target differs from the backup, or if a rule blocks.
 
         Raises:
-            KStreamsAssetsError: A command failed; the one after it runs when all is committed.
+            KStreamsAssetsError: A command failed; the command after it runs when all is committed.
                 The deadline has passed.
                 See `restore_records` and `commit_group_offsets`.
         """
@@ -119,7 +119,7 @@ class RestoreJob:
     def _verified_records(
         self, ctx: RunContext, running: "_Running", *, rules: bool
     ) -> RestoredRecords:
-        """The phases that a deadline bounds: topics, records, verification, rules."""
+        """Run the phases under the deadline: topics, records, verification, rules."""
         settings, plan = ctx.settings, running.result.plan
         records = restore_records(
             ctx,

@@ -1,4 +1,4 @@
-"""What a restore would do, and everything that stands against it. Pure."""
+"""The plan of a restore, with its blockers. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,24 +15,24 @@ from kstreams_assets.model.restores import PlacedTopic
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.restore.request import RestoreRequest
 
-SOMEBODY_ELSE: Final = (
+OTHER_WRITER: Final = (
     "Another restore, the application or a producer created, deleted or wrote it. Stop that"
     " process, delete the topic on the target if you do not need it, and run the restore again."
 )
 
 
 def identity(topic_id: str | None) -> str:
-    """Whether a topic is there and which one it is, as a predicate."""
+    """Return whether a topic exists and its id, as a predicate."""
     return "is absent" if topic_id is None else f"has id {topic_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """One partition: source offsets `ranges` (in order, disjoint) go to the target.
+    """One partition: the source offsets `ranges` (in order, disjoint) are written to the target.
 
     `records` is exact, `bytes` (keys, values, headers; uncompressed) an estimate. `saved_records`
     of them come from records saved with recovery points. `committed` is the offset the group had
-    committed at the point, in source offsets, None where it had none or none is to be committed.
+    committed at the point, in source offsets, None if it had none or none is to be committed.
     `base_offset` is the target's end before the restore's first record (0 in a new topic).
     """
 
@@ -50,11 +50,11 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource:
-    """The KTable snapshot that a changelog is written from instead of its raw log.
+    """The KTable snapshot that replaces the raw log of a changelog.
 
     `raw_records` (exact) and `raw_bytes` (an estimate, uncompressed) are those of the raw log.
     `keyless` rows are left out, `undecoded` ones are restored byte for byte. `keeps_deletions`:
-    rows without a value are records, too (a versioned store, where they end a validity).
+    rows without a value are records too (a versioned store, where they end a validity).
     """
 
     store: str
@@ -70,11 +70,11 @@ class SnapshotSource:
 class TopicPlan:
     """One topic.
 
-    `target_topic_id` is the id of the topic of that name that is on the target already (empty, or
-    filled by this very restore), None when there is none. `configs` are those it is created with,
-    or set to where it exists; `put_back` is what `finish` sets afterwards, None removes the topic's
-    own value. `windows` counts the backups it is read from. `snapshot` is set on a changelog that
-    is written from a KTable snapshot.
+    `target_topic_id` is the id of an existing target topic of that name (empty, or filled by this
+    restore), None without one. `configs` are set when the topic is created, or changed if it
+    exists. `put_back` is what `finish` sets afterwards; None removes the topic's own value.
+    `windows` counts the backups that are read. `snapshot` is set on a changelog that is written
+    from a KTable snapshot.
     """
 
     source: str
@@ -90,29 +90,29 @@ class TopicPlan:
 
     @property
     def exists(self) -> bool:
-        """Whether it is on the target already."""
+        """Whether it exists on the target."""
         return self.target_topic_id is not None
 
     @property
     def records(self) -> int:
-        """How many records are restored."""
+        """Number of records to restore."""
         return sum(partition.records for partition in self.partitions)
 
     @property
     def bytes(self) -> int:
-        """About how many bytes, uncompressed."""
+        """Approximate size, uncompressed."""
         return sum(partition.bytes for partition in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """A restore as it would be run; with `refusals` it is not run at all.
+    """A restore as it would run; with `refusals` it does not run.
 
-    `restore_id` is the same for the same point, mode, names and target cluster: a second run goes
-    on with the first one's work. `group` is the consumer group on the target, the target's
-    application id, `group_offsets` are what that group has committed there already. `gives` is what
-    the point gives. `point` is None when none can be restored. `placed` are excluded topics in
-    which the group goes on.
+    `restore_id` is the same for the same point, mode, names and target cluster: a second run
+    continues the first one's work. `group` is the consumer group on the target, the target's
+    application id. `group_offsets` are already committed offsets of that group. `gives` is the
+    restorability of the point. `point` is None if no point can be restored. `placed` are excluded
+    topics in which the group continues.
     """
 
     restore_id: str
@@ -135,24 +135,24 @@ class RestorePlan:
         return tuple((topic, topic.snapshot) for topic in self.topics if topic.snapshot)
 
     def require_allowed(self) -> RecoveryPoint:
-        """The point to restore; raises KStreamsAssetsError with all that stands against it."""
+        """Return the point to restore; raise KStreamsAssetsError with all blockers."""
         if self.refusals or self.point is None:
             raise restore_refused(self.application_id, map(str, self.refusals))
         return self.point
 
     @property
     def records(self) -> int:
-        """How many records are restored."""
+        """Number of records to restore."""
         return sum(topic.records for topic in self.topics)
 
     @property
     def bytes(self) -> int:
-        """About how many bytes, uncompressed."""
+        """Approximate size, uncompressed."""
         return sum(topic.bytes for topic in self.topics)
 
 
 def restore_refused(application_id: str, refusals: Iterable[str]) -> KStreamsAssetsError:
-    """The error for a restore that things stand against; no record was written."""
+    """Return the error for a restore with blockers; no record was written."""
     listed = "\n".join(f"- {refusal}" for refusal in refusals)
     return KStreamsAssetsError(
         f"The restore of {application_id} is refused. No record was written:\n{listed}\n",

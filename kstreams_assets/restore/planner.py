@@ -1,4 +1,4 @@
-"""Plans a restore from the warehouse and the target cluster; writes nothing anywhere."""
+"""Plans a restore from the warehouse and the target cluster. Writes nothing."""
 
 import hashlib
 import json
@@ -78,7 +78,7 @@ _FEW = 5
 def restore_id(
     application_id: str, point_id: str, target_cluster_id: str, request: RestoreRequest
 ) -> str:
-    """The id of a restore: the same request for the same point and target is the same restore."""
+    """Return the id of a restore: the same request for the same point and target has one id."""
     headers = request.original_headers
     parts = [
         application_id,
@@ -91,7 +91,7 @@ def restore_id(
         [headers.offset, headers.timestamp, headers.partition],
     ]
     if request.changelog_source is not ChangelogSource.RAW:
-        # Only then: a restore that an earlier release has begun keeps its id.
+        # Only then: a restore that an earlier release has started keeps its id.
         parts.append(request.changelog_source.value)
     if request.inputs_are_at is not None:
         parts.append(f"inputs {request.inputs_are_at}")
@@ -100,7 +100,7 @@ def restore_id(
 
 
 def plan_topics(found: Facts) -> tuple[tuple[TopicPlan, ...], tuple[str, ...]]:
-    """The topics as they would be restored, by source name, and what is to be told of them."""
+    """Return the topics to restore, by source name, and notes on them."""
     topics, notes = [], []
     for wanted in found.selection.topics:
         topic, of_topic = _topic_plan(found, wanted)
@@ -118,7 +118,7 @@ def plan_topics(found: Facts) -> tuple[tuple[TopicPlan, ...], tuple[str, ...]]:
 def make_plan(
     found: Facts, topics: Sequence[TopicPlan], *, refusals: Iterable[Finding] = ()
 ) -> RestorePlan:
-    """The plan with everything that stands against it, each thing once."""
+    """Return the plan with its blockers, each of them once."""
     point_id = found.point.id if found.point else ""
     identity = restore_id(found.application_id, point_id, found.target.cluster_id, found.request)
     every = (*found.refusals, *found.names.refusals, *found.selection.refusals, *refusals)
@@ -164,7 +164,7 @@ def _topic_plan(found: Facts, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str
         if noted is not None and mine is None:
             notes = differences(target, noted.facts, there.effective_configs, configs.put_back)
     if mine is not None:
-        # They are relaxed already, so only what was noted then says what they were.
+        # They are relaxed already, so only the recorded values are the original ones.
         configs = RestoredConfigs(configs.configs, mine.put_back)
     held = [found.holdings.get(p.cut.id, Holding()) for p in wanted.partitions]
     topic = TopicPlan(
@@ -216,7 +216,7 @@ def _source_configs(
             " repartition topic.",
         )
     if noted is None:
-        return {}, ()  # the plan is refused, see `preconditions`
+        return {}, ()  # the plan has a blocker, see `preconditions`
     if noted.facts.topic_id != topic_id_of(wanted.partitions[0].cut.topic_id):
         note = (
             f"The configs of {topic} come from another topic of this name, because it was"
@@ -241,7 +241,7 @@ def _asked(found: Facts, topic: TopicPlan) -> int:
 
 
 def _repeats(point: RecoveryPoint | None) -> str:
-    """How much a restore of a point that gives at_least_once processes a second time."""
+    """Return how much a restore of an at_least_once point processes twice."""
     most = {} if point is None else point.repeats_at_most
     of_each = ", ".join(f"{count:,} of {topic}" for topic, count in sorted(most.items()) if count)
     if not of_each:
@@ -325,18 +325,18 @@ def _is_later(noted: NotedFacts | None) -> bool:
 def misread_buffers(
     stores: Iterable[Store], formats: Mapping[str, StoreFormat], restored: Collection[str]
 ) -> Iterable[str]:
-    """Notes on the join buffers whose changelogs are among the `restored` source topics."""
+    """Yield notes on the join buffers whose changelogs are among the `restored` source topics."""
     for store in stores:
         if store.changelog not in restored:
             continue
         if format_of(store.name, formats).kind is StoreKind.JOIN_BUFFER:
             yield (
                 f"Store {store.name} buffers a stream-table join with a grace period. Its log is"
-                " restored as it was, but Kafka Streams (4.3.1, 4.4.0) misreads such a log whenever"
+                " restored unchanged, but Kafka Streams (4.3.1, 4.4.0) misreads such a log whenever"
                 " it reads it back, also on the source after a lost state directory: records that"
                 " waited at the point are never joined, later ones are joined without waiting."
-                f" With {store.changelog} excluded, later ones wait as they should; what waited"
-                " must then be sent again, before anything new: the store's KTable has it."
+                f" With {store.changelog} excluded, later records wait as they should. Records that"
+                " waited must then be sent again, before anything new: the store's KTable has them."
             )
 
 
@@ -345,7 +345,7 @@ _ENDED = frozenset({RestoreState.FINISHED, RestoreState.ROLLED_BACK})
 
 
 LOOK_S: Final = 0.2
-"""How long a plan that is only shown looks at the files that it needs."""
+"""How long a plan that is only shown inspects the files that it needs."""
 
 
 def plan_restore(
@@ -355,28 +355,27 @@ def plan_restore(
     *,
     look_s: float = math.inf,
 ) -> RestorePlan:
-    """What a restore would do, and everything that stands against it, listed together.
+    """Plan a restore, with all blockers listed together.
 
-    The three strategies of restoring a Kafka Streams application are each a mode: full restore
-    with its state is `state`; rebuild from the input is `rebuild`; rebuild from the input up to a
-    point in time is `inputs_until` with `as_of`. A fourth mode, `logs`, restores inputs and outputs
-    for other readers. What a user does wrong, what is missing and what
-    the target refuses are refusals of the plan. Whether topics that are not on the target yet may
-    be written and read shows only once they are there.
+    Each strategy for restoring a Kafka Streams application is a mode. `state` is a full restore
+    with its state. `rebuild` rebuilds from the input. `inputs_until` with `as_of` rebuilds from
+    the input up to a point in time. A fourth mode, `logs`, restores inputs and outputs for other
+    readers. Invalid requests, missing data and refusals of the target are blockers of the plan.
+    Whether missing topics may be written and read is known only once they exist.
 
     Args:
         settings: The application, with its warehouse.
-        request: What is asked for.
+        request: The options of the restore.
         target: The cluster to write to.
-        look_s: How long it is seen whether files on a disk that are needed are there and have their
-            sizes. The plan says how many were not looked at.
+        look_s: How long needed files on a disk are inspected for existence and size. The plan
+            reports how many were not inspected.
 
     Raises:
         ClusterUnavailableError: The target did not answer in time.
         AuthenticationFailedError: The target refused the credentials.
         NewerLayoutError: A newer release wrote the warehouse.
         WarehouseError: There is no warehouse, or its ledger is gone.
-        ConfigurationError: The schedule has no window of this key that has started.
+        ConfigurationError: The schedule has no started window with this key.
     """
     Repository.open(settings).require_backup()
     with KafkaCluster(target) as cluster:
@@ -386,7 +385,7 @@ def plan_restore(
 def plan_again(
     settings: ApplicationSettings, plan: RestorePlan, target: KafkaConnection
 ) -> RestorePlan:
-    """A plan as it is now: the same request for the same recovery point.
+    """Plan the same request for the same recovery point again, with the present state.
 
     Raises what `plan_restore` raises.
     """
@@ -422,7 +421,7 @@ class _Planner:
     def plan(self) -> RestorePlan:
         plan = self._plan()
         if self._view.files_damaged:
-            # What is to be said of this point, and of others, depends on what else is damaged.
+            # Other damage affects the messages about this point and others.
             self._view = Repository.open(self._settings).reading(self._settings, look_s=math.inf)
             plan = self._plan()
         return plan
@@ -442,7 +441,7 @@ class _Planner:
         snapshots = self._snapshots()
         choice = choose(
             self._view.points.instants(),
-            self._judge,
+            self._statuses,
             self._request,
             unfinished=self._unfinished(),
             snapshots=snapshots,
@@ -507,7 +506,7 @@ class _Planner:
         return validate
 
     def _unsound(self, topics: Sequence[TopicPlan], point: RecoveryPoint | None) -> list[Finding]:
-        """What of the warehouse is not as it was written, as far as that shows without reading."""
+        """Return damage of the warehouse that is found without reading files."""
         repo = Repository.open(self._settings)
         verified = soundness.stored_verdict(repo)
         return [
@@ -542,7 +541,7 @@ class _Planner:
         )
 
     def _with_placed(self, found: Facts, point: RecoveryPoint) -> Facts:
-        """Where the group goes on in topics that are excluded."""
+        """Add the positions of the group in excluded topics."""
         inputs_are_at = self._request.inputs_are_at
         if inputs_are_at is None:
             return found
@@ -569,7 +568,7 @@ class _Planner:
         return replace(found, placed=tuple(topics), refusals=(*found.refusals, *against))
 
     def _with_snapshots(self, found: Facts, point: RecoveryPoint, state: SnapshotState) -> Facts:
-        """Snapshots in place of the raw logs of changelogs."""
+        """Add snapshots that replace the raw logs of changelogs."""
         given = from_snapshots(
             self._settings,
             state,
@@ -587,7 +586,7 @@ class _Planner:
         )
 
     def _snapshots(self) -> SnapshotState | None:
-        """The snapshots there are, None where changelogs come from the raw log."""
+        """Return the existing snapshots, None if changelogs come from the raw log."""
         request = self._request
         if request.changelog_source is ChangelogSource.RAW or request.mode is not RestoreMode.STATE:
             return None
@@ -599,8 +598,8 @@ class _Planner:
         points = self._view.points.load(sorted(ids))
         return {point.id: {cut.topic for cut in point.partitions} for point in points}
 
-    def _judge(self, ids: Sequence[str]) -> list[PointStatus]:
-        """What points give, by what this mode needs of them."""
+    def _statuses(self, ids: Sequence[str]) -> list[PointStatus]:
+        """Return the restorability of points, by what this mode needs of them."""
         loaded = {p.id: p for p in self._view.points.load(ids, damaged_too=True)}
         return self._view.statuses(
             [
@@ -616,7 +615,7 @@ class _Planner:
         )
 
     def _beyond(self, ids: Sequence[str]) -> frozenset[str]:
-        """Of points, those that need what no backup reaches yet."""
+        """Return the points that need offsets beyond all backups."""
         excluded = self._names(None).excluded
         writes = self._request.mode.writes
         return self._view.beyond(ids, lambda topic, roles: topic not in excluded and writes(roles))
@@ -639,7 +638,7 @@ class _Planner:
         return next((r for r in self._restores if r.restore_id == wanted), None)
 
     def _unfinished(self) -> StoredRestore | None:
-        """The newest restore of this request to this target that has left topics there."""
+        """Return the newest restore of this request to this target that has left topics there."""
         there = {topic.topic_id for topic in self._cluster.metadata().topics.values()}
         for restore in self._restores:
             same = self._restore_id(restore.point_id) == restore.restore_id
@@ -649,7 +648,7 @@ class _Planner:
         return None
 
     def _too_large(self, found: Facts, topics: Sequence[TopicPlan]) -> dict[str, int]:
-        """The largest record of topics that are there and would not take it."""
+        """Return the largest record of existing topics that would refuse it."""
         sizes: dict[str, int] = {}
         for topic in topics:
             there = found.target.topics.get(topic.target)
@@ -665,7 +664,7 @@ class _Planner:
     def _records_of(
         self, topic: TopicPlan
     ) -> Iterable[tuple[Sequence[SpanFile], Sequence[OffsetRange]]]:
-        """Where the records to restore are."""
+        """Yield the files and ranges of the records to restore."""
         if topic.snapshot is None:
             return [(partition.files, partition.ranges) for partition in topic.partitions]
         stored = StoredSnapshots(self._view)

@@ -1,4 +1,4 @@
-"""What on the target, or in the records, keeps a restore from being run. Pure."""
+"""The blockers of a restore: conditions on the target or in the records. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from kstreams_assets.model.spans import NotedFacts
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.contents import Holding
 from kstreams_assets.restore.plan import (
-    SOMEBODY_ELSE,
+    OTHER_WRITER,
     RestorePlan,
     SnapshotSource,
     TopicPlan,
@@ -39,7 +39,7 @@ _TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
 _GROUP_RIGHTS = ("READ",)
 _ALL = "ALL"
 _TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
-"""Types of groups whose offsets the application can go on from."""
+"""Types of groups from whose offsets the application can continue."""
 
 
 _NOTHING = Selection()
@@ -47,12 +47,13 @@ _NOTHING = Selection()
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that a plan is made from.
+    """All input of a plan.
 
-    `point` and `status` are None when no point can be restored; `holdings` are by source partition,
-    `facts` and `snapshots` by source topic; the holdings of a topic that is written from a snapshot
-    are those of the snapshot. `stored` is this very restore as an earlier run left it. `placed` are
-    excluded topics with the group's offsets there. `refusals` and `notes` are those found so far.
+    `point` and `status` are None if no point can be restored. `holdings` are by source partition,
+    `facts` and `snapshots` by source topic; the holdings of a topic that is written from a
+    snapshot are those of the snapshot. `stored` is this restore as an earlier run left it.
+    `placed` are excluded topics with the group's offsets there. `refusals` and `notes` are those
+    found so far.
     """
 
     application_id: str
@@ -71,7 +72,7 @@ class Facts:
     notes: tuple[str, ...] = ()
 
     def of_this_restore(self, target: str) -> StoredTopic | None:
-        """What was noted of a target topic when this restore began, if it is still that topic."""
+        """Return what this restore recorded of a target topic, if it is still the same topic."""
         there = self.target.topics.get(target)
         if self.stored is None or there is None:
             return None
@@ -85,12 +86,12 @@ def refusals(
     largest: Mapping[str, int],
     writers: Mapping[str, StoredRestore],
 ) -> list[Finding]:
-    """Everything that stands against it, in the order in which one would mend it.
+    """Return all blockers, in the order in which an operator would fix them.
 
     Args:
-        largest: By source topic, the size of its largest record in a batch of its own, where the
-            target topic would not take it.
-        writers: By id of a target topic, the restore that wrote it, of whatever application.
+        largest: By source topic, the size of its largest record in a batch of its own, if the
+            target topic would refuse it.
+        writers: By id of a target topic, the restore that wrote it, of any application.
     """
     handed_over = _handed_over(found, topics)
     if handed_over is not None:
@@ -126,10 +127,10 @@ def _damaged(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
 
 
 def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None) -> list[Finding]:
-    """Where the target is not as it was planned, `now` being the plan under the restore's lock.
+    """Return differences of the target from the plan; `now` is the plan under the restore's lock.
 
-    What this very restore has done meanwhile is no difference: `own` is what is stored of it. An
-    attempt that was stopped is gone on with, a second command at the same time finds all done.
+    Changes by this restore itself do not count: `own` is its stored record. An interrupted attempt
+    is continued; a second command at the same time finds everything done.
     """
     before = {topic.target: topic for topic in then.topics}
     if {t.source: t.target for t in now.topics} != {t.source: t.target for t in then.topics}:
@@ -139,7 +140,7 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
         refusal
         for topic in now.topics
         if (difference := _difference(before[topic.target], topic, own))
-        for refusal in [Finding(f"topic {topic.target}", difference, action=SOMEBODY_ELSE)]
+        for refusal in [Finding(f"topic {topic.target}", difference, action=OTHER_WRITER)]
     ]
     if [_place(topic) for topic in now.placed] != [_place(topic) for topic in then.placed]:
         problem = "The excluded topics on the target have changed since the plan."
@@ -167,12 +168,12 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
 
 
 def _place(topic: PlacedTopic) -> PlacedTopic:
-    """What of it does not change while producers write: the end of a topic does."""
+    """Return the topic without its end, which changes while producers write."""
     return replace(topic, offsets=()) if topic.inputs_are_at is InputsAt.LATEST else topic
 
 
 def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> str:
-    """How a topic differs from its plan, empty if it does not."""
+    """Return how a topic differs from its plan, empty if it does not."""
     if now.records != then.records:
         return f"The restore now has {now.records:,} records; the plan had {then.records:,}."
     is_own = (
@@ -195,7 +196,7 @@ def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> s
 
 
 def _handed_over(found: Facts, topics: Sequence[TopicPlan]) -> Finding | None:
-    """That this very restore is done, and that its application has gone on from it."""
+    """Return a blocker if this restore is complete and its application has continued from it."""
     stored, group = found.stored, found.target.group
     if stored is None or not stored.state.is_committed or stored.committed is None:
         return None
@@ -253,7 +254,7 @@ def _group(found: Facts) -> Iterable[Finding]:
 
 
 def _source_cluster(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
-    """Topics that are not there any more may well come back where they were."""
+    """Yield a blocker for the source cluster: topics of it may be recreated in place."""
     if found.point is None or found.point.cluster_id != found.target.cluster_id:
         return
     same = [
@@ -284,9 +285,9 @@ def _replication(found: Facts) -> Iterable[Finding]:
 
 
 def _without_facts(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
-    """Topics to create of which no backup recorded configs and replicas.
+    """Yield topics to create whose configs and replicas no backup recorded.
 
-    Kafka Streams itself says what its repartition topics get.
+    Kafka Streams itself defines the configs of its repartition topics.
     """
     for topic in topics:
         if topic.exists or topic.roles.in_flight_only or topic.source in found.facts:
@@ -358,9 +359,9 @@ def _content(
 
 
 def _left_there(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
-    """Topics that are not restored, but whose records would be taken for state.
+    """Yield topics that are not restored, but whose records would be used as state.
 
-    Without a point nothing is known of what would be restored: then every topic counts.
+    Without a point the restored topics are unknown: then every topic counts.
     """
     planned = {topic.source for topic in topics}
     for source, target in found.names.targets.items():
@@ -396,7 +397,7 @@ def _not_empty(
 
 
 def _leave(topic: TopicPlan) -> str:
-    """The options that leave a topic as it is."""
+    """Return the options that leave a topic unchanged."""
     exclude = f"--exclude {topic.source}"
     if all(partition.committed is None for partition in topic.partitions):
         return exclude
@@ -404,7 +405,7 @@ def _leave(topic: TopicPlan) -> str:
 
 
 def _shared(topic: TopicPlan, writer: StoredRestore) -> Finding:
-    """A topic that another application uses, too, and that is restored with it."""
+    """Return the blocker for a topic that another application uses too."""
     name = f"restore {writer.restore_id} of application {writer.application_id}"
     other_names = (
         "or restore this application under other names (--target-application-id, --prefix)."
@@ -437,7 +438,7 @@ def _shared(topic: TopicPlan, writer: StoredRestore) -> Finding:
 
 
 def _rights_on_placed(found: Facts) -> Iterable[Finding]:
-    """Offsets are committed there, records are not written."""
+    """Offsets are committed for these topics, records are not written."""
     for topic in found.placed:
         there = found.target.topics.get(topic.target)
         if there is not None:
@@ -445,17 +446,17 @@ def _rights_on_placed(found: Facts) -> Iterable[Finding]:
 
 
 def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Finding]:
-    """This restore has begun to write the topic; it must be the only one that does."""
+    """Yield signs of other writers in a topic that this restore has started to write."""
     for partition, start, end in zip(topic.partitions, there.starts, there.ends, strict=False):
         base, last = partition.base_offset, partition.base_offset + partition.records
         if end > last:
             problem = f"The log ends at offset {end}; this restore would end at {last}"
             who = "another process has written to it."
         elif start < base:
-            problem = f"The log begins at offset {start}, this restore began at {base}"
+            problem = f"The log starts at offset {start}, this restore started at {base}"
             who = "earlier records are not part of this restore."
         elif start > base and end > base:
-            problem = f"The log begins at offset {start}, this restore began at {base}"
+            problem = f"The log starts at offset {start}, this restore started at {base}"
             who = "restored records were deleted."
         else:
             continue
@@ -479,7 +480,7 @@ def _missing_rights(
 
 
 def _begun_otherwise(found: Facts, topics: Iterable[TopicPlan]) -> Iterable[Finding]:
-    """Topics that this restore has begun to write from a snapshot with another number of rows."""
+    """Yield topics that this restore started from a snapshot with another number of rows."""
     for topic in topics:
         mine = found.of_this_restore(topic.target)
         if topic.snapshot and mine is not None and mine.records != topic.records:

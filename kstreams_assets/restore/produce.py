@@ -1,4 +1,4 @@
-"""Writes the records of a restore: a Spark task for a large partition, or for some small ones."""
+"""Writes the records of a restore: one Spark task per large partition or per few small ones."""
 
 import threading
 import time
@@ -49,10 +49,10 @@ def staged_saved_records(
     point: RecoveryPoint,
     partitions: Iterable[TopicPartitionId],
 ) -> Iterator[Mapping[TopicPartitionId, StorePath]]:
-    """Files with the saved records of these source partitions, in order of offsets, while it lasts.
+    """Yield files with the saved records of these source partitions, in order of offsets.
 
-    Columns `offset, timestamp_ms, headers, key, value`. Partitions without any have no file. What
-    a killed run left behind is removed first.
+    Columns `offset, timestamp_ms, headers, key, value`. Partitions without saved records have no
+    file. Files of a killed run are removed first.
     """
     folder = _folder(repo.warehouse, restore_id)
     store_at(folder).remove_tree()
@@ -67,10 +67,10 @@ def staged_saved_records(
 def stage_snapshots(
     spark: "SparkSession", warehouse: Warehouse, plan: RestorePlan
 ) -> dict[TopicPartitionId, StorePath]:
-    """Files with the rows of KTable snapshots, by source partition, in order of offsets.
+    """Return files with the rows of KTable snapshots, by source partition, in order of offsets.
 
-    They lie in the folder of `staged_saved_records` and go with it. The same snapshot gives the
-    same files. Partitions without any row have no file.
+    They are in the folder of `staged_saved_records` and are deleted with it. The same snapshot
+    results in the same files. Partitions without rows have no file.
 
     Raises:
         KStreamsAssetsError: A snapshot has other rows than were planned; nothing was produced.
@@ -111,7 +111,7 @@ def stage_snapshots(
 
 
 def _require_planned(topic: TopicPlan, files: Mapping[int, StorePath]) -> None:
-    """Before the first record is produced: what is on the target cannot be taken back."""
+    """Raise before the first record is produced: records on the target cannot be removed."""
     planned = {p.source.partition: p.records for p in topic.partitions}
     for partition in sorted({*planned, *files}):
         rows = (
@@ -122,7 +122,7 @@ def _require_planned(topic: TopicPlan, files: Mapping[int, StorePath]) -> None:
         if rows != planned.get(partition, 0):
             raise not_restorable(
                 TopicPartitionId(topic.source, partition),
-                f"its KTable snapshot gives {rows:,} records, planned were"
+                f"its KTable snapshot has {rows:,} records, the plan has"
                 f" {planned.get(partition, 0):,}",
             )
 
@@ -165,22 +165,21 @@ def produce(
     tasks_lock: Path | None = None,
     throttle: Throttle | None = None,
 ) -> list[PartitionProduced]:
-    """Write what is not on the target yet, and wait until all of it is; results in order of works.
+    """Write the records missing on the target, and wait for all; results in order of works.
 
-    The topics must be there. Logs the progress every 5 s, from another thread. `tasks_lock` is held
-    by what produces, which may outlive a killed run by some seconds.
+    The topics must exist. Another thread logs the progress every 5 s. Producing tasks hold
+    `tasks_lock`, and may outlive a killed run by some seconds.
 
     Raises:
-        KStreamsAssetsError, SparkJobError: See
-            `produce_partition`; the target holds a beginning of each partition, and a second call
-            goes on there.
-        KafkaError: Its subclasses say what the target did not do.
+        KStreamsAssetsError, SparkJobError: See `produce_partition`. The target has the first
+            records of each partition, and a second call continues there.
+        KafkaError: Its subclasses describe the failure of the target.
     """
     began = time.monotonic()
     with KafkaCluster(connection) as cluster:
         ends = _settled_ends(cluster, works)
         jobs = _jobs(cluster, works, ends, connection, settings, throttle)
-        # The largest first: none of them is left for the end.
+        # The largest first, so that none of them starts last.
         order = sorted(range(len(works)), key=lambda index: -works[index].records)
         busy = [index for index in order if works[index].records]
         found: dict[int, PartitionProduced] = {}
@@ -216,7 +215,7 @@ class _Job:
 
 
 def _bundles(jobs: Sequence[_Job]) -> list[list[_Job]]:
-    """What one task gets each: a large partition, or some small ones, in the order given.
+    """Return the jobs of each task: a large partition, or some small ones, in the given order.
 
     Jobs are in order of their records, largest first.
     """
@@ -281,9 +280,9 @@ def _jobs(
 def _settled_ends(
     cluster: KafkaCluster, works: Sequence[PartitionWork]
 ) -> Mapping[TopicPartitionId, int]:
-    """High watermarks; where an earlier attempt has written, seen twice a second apart.
+    """Return high watermarks; if an earlier attempt has written, read twice a second apart.
 
-    A partition that moved in between is looked at again by its task.
+    A partition that moved in between is inspected again by its task.
     """
     targets = [work.target for work in works]
     ends = cluster.high_watermarks(targets)
@@ -295,7 +294,7 @@ def _settled_ends(
 
 
 def _nothing(work: PartitionWork) -> PartitionProduced:
-    """A partition without any record to restore."""
+    """Return the result of a partition without any record to restore."""
     return PartitionProduced(
         source=work.source,
         target=work.target,
@@ -322,13 +321,13 @@ def _progress(
     ends: Mapping[TopicPartitionId, int],
     log: Callable[[str], None],
 ) -> Iterator[None]:
-    """Tell how far the restore is, every 5 s until the end of the block."""
+    """Report the progress of the restore every 5 s until the end of the block."""
     total = sum(work.records for work in works)
     first = {work.target: max(ends[work.target], work.base_offset) for work in works}
     ended = threading.Event()
 
-    def tell() -> None:
-        # A connection of its own: a KafkaCluster serves one thread.
+    def report_progress() -> None:
+        # A separate connection: a KafkaCluster serves one thread.
         with KafkaCluster(connection) as cluster:
             began = time.monotonic()
             while not ended.wait(_PROGRESS_S):
@@ -344,7 +343,7 @@ def _progress(
                 share_and_rate = f"({share:.0f} %), {rate:,.0f} records/s"
                 log(f"Restored {there:,} of {total:,} records {share_and_rate}.")
 
-    thread = threading.Thread(target=tell, name="restore-progress", daemon=True)
+    thread = threading.Thread(target=report_progress, name="restore-progress", daemon=True)
     if works:
         thread.start()
     try:

@@ -27,7 +27,7 @@ from kstreams_assets.offsets import OffsetMap, TopicPartitionId, offsets_of_topi
 from kstreams_assets.repository.table import refuse_newer_tables
 from kstreams_assets.restore.context import RunContext
 from kstreams_assets.restore.plan import (
-    SOMEBODY_ELSE,
+    OTHER_WRITER,
     RestorePlan,
     TopicPlan,
     identity,
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 _NEEDED: Final = ("WRITE", "READ")
 
 Again = Callable[[ApplicationSettings, RestorePlan, KafkaConnection], RestorePlan]
-"""Plans a planned restore once more, of the same recovery point."""
+"""Plans a restore again, for the same recovery point."""
 
 
 def restore_records(
@@ -67,15 +67,15 @@ def restore_records(
 ) -> RestoredRecords:
     """Create topics, produce, verify; the state is in table `restores` after each phase.
 
-    A process that waits for the lock waits for another restore or for a killed one's last writes:
-    so it is planned again under the lock. That plan is the one that is run. A later run with the
+    A process that waits for the lock waits for another restore or for the last writes of a killed
+    one, so the restore is planned again under the lock, and that plan is run. A later run with the
     same plan continues where this one stopped. `of_drill` records that no application continues
-    from it. `log` gets lines of text, `started` each phase when it starts.
+    from it. `log` receives lines of text, `started` each phase when it starts.
 
     Raises:
-        KStreamsAssetsError: Something stands against it, or the target is not as it was when it was
-            planned; no record was written.
-            Its subclasses say what stood in the way; run it again to go on.
+        KStreamsAssetsError: The plan has blockers, or the target has changed since it was planned;
+            no record was written.
+            Its subclasses say what failed; run it again to continue.
     """
     plan.require_allowed()
     with (
@@ -100,7 +100,7 @@ def restore_records(
 
 
 class _Run:
-    """What one run knows; `before` is how the restore stood, `restore` how it begins."""
+    """The state of one run; `before` is the stored restore, `restore` the one at the start."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Run:
         self._lock: LockHandle | None = None
 
     def prepare_topics(self) -> None:
-        """Create and relax topics; noted before and after, so that a kill between is no riddle."""
+        """Create and relax topics; record them before and after, so that a kill is recoverable."""
         with self._timed(Phase.TOPICS):
             intended = intended_topics(self._plan, self._before)
             self._pin_point(intended)
@@ -130,7 +130,7 @@ class _Run:
         self._log(f"{len(intended)} topics exist, with relaxed configs.")
 
     def _pin_point(self, intended: tuple[StoredTopic, ...]) -> None:
-        """Note the restore, while no recorder thins points out: from then on its point stays."""
+        """Record the restore while no recorder deletes points: from then on its point is kept."""
         application_id = self._plan.application_id
         with self._repo.writing(
             Lock.RECORDER,
@@ -145,9 +145,9 @@ class _Run:
             self._store(topics=intended)
 
     def _require_files(self) -> None:
-        """From now on `expire` leaves the files alone; it may have put some together just before.
+        """Check that the planned files exist; `expire` may have merged some just before.
 
-        What is restored must be the same if it is gone on with later.
+        From now on it leaves them alone, so that a continued restore has the same records.
         """
         records = self._repo.warehouse.records(self._plan.application_id)
         files = self._repo.ledger.file_actions()
@@ -162,13 +162,13 @@ class _Run:
                 raise restore_refused(self._plan.application_id, [merged])
 
     def execute(self, lock: LockHandle) -> RestoredRecords:
-        """Look whether all that is read is as it was written, then make topics and write them."""
+        """Check that all files to read are intact, then create topics and write them."""
         plan, self._lock = self._plan, lock
-        # A snapshot holds what was saved with points already.
+        # A snapshot already includes the records saved with points.
         sources = [p.source for t in plan.topics if t.snapshot is None for p in t.partitions]
         self._require_unchanged()
-        # Before the restore is noted, and its point and files are kept for it: without Java or an
-        # engine it never begins.
+        # Before the restore is recorded, and its point and files are kept for it: without Java or
+        # an engine it never starts.
         session = self._ctx.spark.spark_session
         with staged_saved_records(self._repo, plan.restore_id, self._point, sources) as saved:
             staged = self._stage_snapshots(session)
@@ -176,7 +176,7 @@ class _Run:
             return self._produce_and_verify(session, lock, saved, staged)
 
     def _require_unchanged(self) -> None:
-        """Before a topic is made: the files are those that their backups wrote, byte for byte."""
+        """Check before a topic is created: the files match their backups, byte for byte."""
         with self._timed(Phase.CHECK):
             found = soundness(self._plan)
         if found.refusals:
@@ -190,7 +190,7 @@ class _Run:
         saved: Mapping[TopicPartitionId, StorePath],
         staged: Mapping[TopicPartitionId, StorePath],
     ) -> RestoredRecords:
-        """Write the records, note where they went, read them back."""
+        """Write the records, record their offsets, read them back."""
         plan = self._plan
         works = self._works(saved, staged)
         self._announce()
@@ -241,7 +241,7 @@ class _Run:
         return self._restore.state is RestoreState.COMMITTED
 
     def _announce(self) -> None:
-        """Say before it begins how long it takes at least."""
+        """Report the minimum duration before the restore starts."""
         limit, size = self._settings.restore.bytes_per_second, self._plan.bytes
         if limit is not None:
             at_least = duration(round(1000 * size / limit))
@@ -311,10 +311,10 @@ def _planned(
     *,
     of_drill: bool,
 ) -> StoredRestore:
-    """The restore as it starts; what an earlier run has recorded of it stays.
+    """Return the restore as it starts; facts that an earlier run has recorded are kept.
 
-    A committed one whose topics are all in place stays committed until this run finds otherwise:
-    the application may continue from it, also if this run is killed.
+    A committed one whose topics all exist stays committed until this run finds otherwise: the
+    application may continue from it, even if this run is killed.
     """
     now_ms = time.time_ns() // 1_000_000
     asked = plan.request.model_dump(mode="json", exclude={"target"})
@@ -351,7 +351,7 @@ def _planned(
 
 
 def _to_commit(plan: RestorePlan, produced: Sequence[PartitionProduced]) -> tuple[GroupOffset, ...]:
-    """The offsets to commit, in the target's offsets; metadata stays as it is."""
+    """Return the offsets to commit, in the target's offsets; metadata is kept."""
     maps = {p.source: OffsetMap(p.runs, p.end) for p in produced}
     mapped = (
         GroupOffset(
@@ -368,10 +368,10 @@ def _to_commit(plan: RestorePlan, produced: Sequence[PartitionProduced]) -> tupl
 
 
 def intended_topics(plan: RestorePlan, stored: StoredRestore | None) -> tuple[StoredTopic, ...]:
-    """The topics that are about to be made, as they must be noted before anything is.
+    """Return the topics to create, as they must be recorded before anything is created.
 
-    A topic of an earlier attempt keeps what was noted then: its configs are relaxed already, so
-    that the values to put back can no longer be read from it.
+    A topic of an earlier attempt keeps its record: its configs are relaxed already, so the
+    original values can no longer be read from it.
     """
     return tuple(_intent(topic, stored) for topic in plan.topics)
 
@@ -396,13 +396,13 @@ def _intent(topic: TopicPlan, stored: StoredRestore | None) -> StoredTopic:
 def prepare_topics(
     plan: RestorePlan, intended: Sequence[StoredTopic], cluster: KafkaCluster
 ) -> tuple[StoredTopic, ...]:
-    """Create what the plan has not seen, relax the rest; the topics with their ids and bases.
+    """Create missing topics, relax the others; return the topics with their ids and bases.
 
-    Relaxed configs keep what is restored from being deleted at once.
+    Relaxed configs prevent that restored records are deleted at once.
 
     Raises:
-        KStreamsAssetsError: Topics are not as the plan saw them: somebody else has created,
-            recreated, deleted or written one since.
+        KStreamsAssetsError: Topics differ from the plan: another process has created, recreated,
+            deleted or written one since.
         AuthorizationFailedError: They could not be written or read afterwards.
     """
     found = cluster.metadata().topics
@@ -415,7 +415,7 @@ def prepare_topics(
             if not t.exists
         )
     except KafkaRequestError as error:
-        # Brokers create a topic once: whoever came first has it.
+        # Brokers create a topic once: it belongs to the first process.
         name = error.resource.removeprefix("topic ")
         if name in cluster.metadata().topics:
             raise _changed_topics(plan, {name: "It was created after that"}) from error
@@ -434,8 +434,8 @@ def _with_bases(
     described: Mapping[str, TopicDescription],
     cluster: KafkaCluster,
 ) -> tuple[StoredTopic, ...]:
-    """The topics with their ids, and the ends at which the plan saw them: nothing else counts as
-    the beginning of a restore."""
+    """Return the topics with their ids, and their ends in the plan: only these count as the
+    start of a restore."""
     fresh = {topic.target for topic in intended if not topic.base_offsets}
     bases = {
         topic.target: tuple(partition.base_offset for partition in topic.partitions)
@@ -465,9 +465,9 @@ def _with_bases(
 
 
 def _require_as_planned(plan: RestorePlan, ids: Mapping[str, str]) -> None:
-    """Refuse topics that others have created, deleted or recreated since the plan.
+    """Raise for topics that others have created, deleted or recreated since the plan.
 
-    `ids` are those of the topics that are there; a topic that the plan is to create must be absent.
+    `ids` are those of existing topics; a topic that the plan is to create must be absent.
     """
     changed = {
         topic.target: f"It {identity(ids.get(topic.target))} now,"
@@ -483,7 +483,7 @@ def _changed_topics(plan: RestorePlan, changed: Mapping[str, str]) -> KStreamsAs
     return restore_refused(
         plan.application_id,
         (
-            f"topic {name}: It is not as the plan saw it a moment ago. {what}. {SOMEBODY_ELSE}"
+            f"topic {name}: It differs from the plan made a moment ago. {what}. {OTHER_WRITER}"
             for name, what in sorted(changed.items())
         ),
     )

@@ -1,4 +1,4 @@
-"""What users see of a restore: its plan as Markdown, the public forms of plan and result. Pure."""
+"""The reports of a restore: its plan as Markdown, the public forms of plan and result. Pure."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _MODES: Mapping[RestoreMode, str] = {
 
 
 def markdown(plan: RestorePlan, *, now_ms: int | None = None) -> str:
-    """The plan as Markdown; `now_ms` (epoch milliseconds) is the present time when left out."""
+    """Return the plan as Markdown; `now_ms` (epoch milliseconds) is the present time by default."""
     now = _now_ms() if now_ms is None else now_ms
     sections = [_heading(plan), _facts(plan, now)]
     if plan.refusals:
@@ -42,12 +42,12 @@ def markdown(plan: RestorePlan, *, now_ms: int | None = None) -> str:
 
 
 def document(plan: RestorePlan) -> dict[str, Any]:
-    """The plan as plain values; times are epoch milliseconds, ages seconds, sizes bytes."""
+    """Return the plan as plain values; times are epoch milliseconds, ages seconds, sizes bytes."""
     return PLAN.document(plan)
 
 
 def result_document(result: RestoreResult) -> dict[str, Any]:
-    """A result as plain values."""
+    """Return a result as plain values."""
     if result.records is None:
         return {"plan": document(result.plan), "state": "refused"}
     return RESULT.document(result)
@@ -161,7 +161,7 @@ def _raw_bytes(topic: TopicPlan) -> str:
 
 
 def _configs(topics: Sequence[TopicPlan]) -> str:
-    """Topics that share their configs share a row."""
+    """Return the table of configs; topics with equal configs share a row."""
     groups: dict[tuple[str, str, int], list[str]] = {}
     for topic in topics:
         configs = ", ".join(f"`{name}={value}`" for name, value in sorted(topic.configs.items()))
@@ -229,7 +229,7 @@ def _now_ms() -> int:
 
 
 OFFSET: Final = "topic partition offset"
-"""What is shown of an offset of a group."""
+"""The shown fields of a group's offset."""
 
 _POINT: Final = Form(
     RecoveryPoint,
@@ -270,7 +270,7 @@ PARTITION: Final = Form(
     Value(
         "committed",
         of=lambda p: "" if p.committed is None else str(p.committed.offset),
-        text="Source offset the group had committed",
+        text="Committed source offset of the group",
         where=DAGSTER,
     ),
 )
@@ -317,7 +317,7 @@ RESTORE: Final = Form(
     "verified_records completeness_skipped=skips_completeness problem",
     Value("records", of=lambda restore: sum(t.records for t in restore.topics), where=TABLE),
 )
-"""A restore as it is stored."""
+"""A restore in its stored form."""
 
 _FROM_SNAPSHOT: Final = Form(
     TopicPlan,

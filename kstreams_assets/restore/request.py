@@ -1,4 +1,4 @@
-"""What a user asks of a restore, on the command line or in the launchpad. Pure."""
+"""The options of a restore, on the command line or in the launchpad. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,17 +20,17 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class InputsExtent(StrEnum):
-    """How much of the inputs comes back: `full`, or the `tail` from the committed offsets on."""
+    """How much of the inputs is restored: `full`, or the `tail` from the committed offsets on."""
 
     FULL = "full"
     TAIL = "tail"
 
 
 class ChangelogSource(StrEnum):
-    """Where the records of changelogs come from: the `raw` log, or the KTable `snapshot`.
+    """The source of changelog records: the `raw` log, or the KTable `snapshot`.
 
-    A snapshot holds one record of each key, so fewer records and bytes are produced. Topics that
-    have another role besides (a source topic that serves as changelog) come from the raw log.
+    A snapshot has one record of each key, so fewer records and bytes are produced. Topics with
+    another role besides (a source topic that serves as changelog) come from the raw log.
     """
 
     RAW = "raw"
@@ -39,12 +39,12 @@ class ChangelogSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How a field of the request is asked for where that does not follow from its name and type.
+    """How a field of the request is spelled, if that does not follow from its name and type.
 
     `name` is its key in a run's config, `option` its option on the command line. `unset` is the
-    word in a run's config for a choice that is not made. `never` is not offered. `of_operator`: the
-    command line and the YAML alone set it, a run's config may not. `of_partition`: in Dagster it is
-    the partition of the run. `section` and `metavar` belong to the help of the command line.
+    word in a run's config for an unset choice. `never` is not offered. `of_operator`: only the
+    command line and the YAML set it, a run's config may not. `of_partition`: in Dagster it is the
+    partition of the run. `section` and `metavar` belong to the help of the command line.
     """
 
     name: str = ""
@@ -60,12 +60,11 @@ class Spelling:
 class RestoreRequest(BaseModel):
     """What to restore, from when, to where, and under which names.
 
-    Options of the command line and keys of a run's config derive from these fields. `accept` is the
-    least that will do, None until it is known what the application guarantees. `application_id`
-    renames the application with its internal topics, `prefix` goes before the name of every other
-    topic, `topics` (source name -> target name) wins over both.
-    `inputs_are_at` must say where the group goes on in an excluded topic in which it had committed
-    offsets.
+    Options of the command line and keys of a run's config derive from these fields. `accept` is
+    the minimum restorability, None until the application's guarantee is known. `application_id`
+    renames the application with its internal topics, `prefix` is added to the name of every other
+    topic, `topics` (source name -> target name) wins over both. `inputs_are_at` must say where the
+    group continues in an excluded topic in which it had committed offsets.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -191,10 +190,9 @@ class RestoreRequest(BaseModel):
 
     @classmethod
     def asked(cls, values: Mapping[str, Any], *, verify: VerifyExtent) -> "RestoreRequest":
-        """The request from plain values by field; None is as if it were not given.
+        """Return the request from plain values by field; None counts as not given.
 
-        `verify` is what is configured. Raises ConfigurationError where values contradict each
-        other.
+        `verify` is the configured extent. Raises ConfigurationError for contradictory values.
         """
         given: dict[str, Any] = {"verify": verify}
         given |= {name: value for name, value in values.items() if value is not None}
@@ -227,15 +225,15 @@ class RestoreRequest(BaseModel):
 
     @property
     def least(self) -> Restores:
-        """The least that the recovery point has to give."""
+        """The minimum restorability of the recovery point."""
         return self.accept or Restores.EXACT
 
     @property
     def local_name(self) -> str | None:
         """Name of the local cluster that the target means, None for another cluster.
 
-        `local` alone takes its name from the point or window that is asked for, so that each state
-        that is looked at has a cluster of its own, and the same request goes on in the same one.
+        The name of `local` derives from the requested point or window, so that each inspected state
+        has its own cluster, and the same request continues in the same one.
         """
         if self.target is None or self.target.partition(":")[0] != LOCAL:
             return None
@@ -253,31 +251,31 @@ class RestoreRequest(BaseModel):
 
 
 def fields_of_request() -> Iterator[tuple[str, FieldInfo, Spelling]]:
-    """Each field with how it is asked for, in the order of the command line."""
+    """Yield each field with its spelling, in the order of the command line."""
     for name, field in RestoreRequest.model_fields.items():
         spelling = next((m for m in field.metadata if isinstance(m, Spelling)), Spelling())
         yield name, field, spelling
 
 
 def choices_of(field: FieldInfo, spelling: Spelling) -> list[str]:
-    """The values that a field may have, none where they are not listed."""
+    """Return the allowed values of a field, empty if they are not listed."""
     kinds = get_args(field.annotation) or (field.annotation,)
     enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StrEnum)]
     return [value.value for kind in enums for value in kind if value != spelling.never]
 
 
 def parse_instant(text: str) -> int:
-    """An ISO 8601 time with a time zone as epoch milliseconds, rounded down.
+    """Return an ISO 8601 time with a time zone as epoch milliseconds, rounded down.
 
     Raises:
-        ConfigurationError: It is none, or names no time zone: an hour off is another state.
+        ConfigurationError: The text is invalid or has no time zone: an hour off is another state.
     """
     try:
         instant = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ConfigurationError(
             f"as_of is {text!r}.",
-            remedy="Write an ISO 8601 time, as 2026-11-21T14:30:00Z or"
+            remedy="Write an ISO 8601 time, such as 2026-11-21T14:30:00Z or"
             " 2026-11-21T15:30:00.250+01:00.",
         ) from None
     if instant.tzinfo is None:

@@ -1,4 +1,4 @@
-"""What came of a restore, and how far a running one is."""
+"""The result of a restore, and the progress of a running one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from spark_resources.partition_records import Difference, PartitionVerified
 
 
 class Phase(StrEnum):
-    """The phases of a restore, in their order."""
+    """The phases of a restore, in order."""
 
     BEFORE = "before_command"
     CHECK = "check"
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestoredRecords:
-    """Records that were written and read back; `took_s` are the seconds of each phase of it."""
+    """Records that were written and read back; `took_s` are the seconds of each of its phases."""
 
     restore: StoredRestore
     produced: tuple[PartitionProduced, ...]
@@ -41,17 +41,17 @@ class RestoredRecords:
 
     @property
     def compared(self) -> int:
-        """How many records were read back and compared."""
+        """Number of records that were read back and compared."""
         return sum(partition.compared for partition in self.verified)
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """A run of a restore, as far as it came.
+    """The result of a run of a restore so far.
 
-    `plan` is the one that was run. `records` is None where blockers of the plan kept it from
-    starting, `committed` where the target differs from the backup or a rule blocks. `took_s` does
-    not include the commands before and after it.
+    `plan` is the plan that was run. `records` is None if blockers of the plan prevented its start,
+    `committed` if the target differs from the backup or a rule blocks. `took_s` does not include
+    the commands before and after it.
     """
 
     plan: RestorePlan
@@ -62,7 +62,7 @@ class RestoreResult:
 
     @property
     def restore(self) -> StoredRestore | None:
-        """The restore as it is stored now; None where it did not start."""
+        """The restore as it is stored now; None if it did not start."""
         return self.committed or (None if self.records is None else self.records.restore)
 
     @property
@@ -74,7 +74,7 @@ class RestoreResult:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A phase starts, or has a `line` of text to show; `result` is what is known until then."""
+    """A phase starts, or has a `line` of text to show; `result` is the result so far."""
 
     phase: Phase
     result: RestoreResult

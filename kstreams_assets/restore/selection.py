@@ -1,4 +1,4 @@
-"""Which recovery point is restored, and which offsets of which topics are taken from it. Pure."""
+"""Selects the recovery point to restore, and the offsets of each topic. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -15,19 +15,19 @@ from kstreams_assets.model.spans import Window
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.texts import iso_time
 
-Judge = Callable[[Sequence[str]], Sequence[PointStatus]]
-"""What a restore of the points with these ids would give, in their order; absent ones left out."""
+Evaluate = Callable[[Sequence[str]], Sequence[PointStatus]]
+"""Evaluates the restorability of these points, in order; absent points are left out."""
 
 Beyond = Callable[[Sequence[str]], Set[str]]
-"""Of points with these ids, those that certainly are not covered: told without loading them."""
+"""Returns which of these points are certainly not covered, without loading them."""
 
 _STATE = RestoreMode.STATE
 _FIRST_BATCH = 16
 _FOLLOWED_MS: Final = 60_000
-"""A follower that has not covered a point for longer has stopped, or cannot."""
+"""A follower without a covered point for longer than this has stopped, or cannot continue."""
 _BATCH_GROWTH = 4
 _FEW = 3
-_MEND = (
+_REPAIR = (
     "Restore the damaged files from a copy of the warehouse, or back up the window again if Kafka"
     " still has its records."
 )
@@ -35,9 +35,9 @@ _LIST = "kstreams-assets recovery-points list"
 
 
 class Taken(InSequence, Protocol):
-    """A recovery point: what orders it, and when its taking had ended (epoch milliseconds).
+    """A recovery point: its order, and the end of its taking (epoch milliseconds).
 
-    `effective_at_ms` is the instant that decides which window it belongs to.
+    `effective_at_ms` is the time that decides its window.
     """
 
     @property
@@ -49,7 +49,7 @@ class Taken(InSequence, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OfWindow:
-    """Only points of this window count; `key_at` gives the key of the window of an instant."""
+    """Only points of this window count; `key_at` returns the key of the window of a time."""
 
     window: Window
     key_at: Callable[[int], str]
@@ -60,24 +60,24 @@ class OfWindow:
 
 
 class Snapshots(Protocol):
-    """The KTable snapshots that changelogs are to be written from."""
+    """The KTable snapshots from which changelogs are to be written."""
 
     def missing(self, point_id: str) -> str:
-        """What of them a point lacks, in words; empty if nothing."""
+        """Return which snapshots a point is missing, in words; empty if none."""
         ...
 
     def first_closing(self, point_ids: Iterable[str]) -> str | None:
-        """The first of these points that closes a window, so that they can be made."""
+        """Return the first of these points that closes a window, for making its snapshots."""
         ...
 
     def remedy(self, point_id: str) -> str:
-        """How to make those of a point."""
+        """Return how to make the snapshots of a point."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The point to restore, None with refusals that say why there is none."""
+    """The point to restore, None with blockers that explain why there is none."""
 
     status: PointStatus | None
     refusals: tuple[Finding, ...] = ()
@@ -86,7 +86,7 @@ class Choice:
 
 def choose(
     points: Sequence[Taken],
-    judge: Judge,
+    evaluate: Evaluate,
     request: RestoreRequest,
     *,
     unfinished: StoredRestore | None = None,
@@ -95,24 +95,23 @@ def choose(
     is_followed: Callable[[], bool] = lambda: False,
     of_window: OfWindow | None = None,
 ) -> Choice:
-    """The point of that id; or the newest one that was complete at `as_of_ms`; or the newest.
+    """Choose the point with the requested id, or the newest complete at `as_of_ms`, or the newest.
 
-    With `of_window` only points of this window count.
+    With `of_window` only points of this window count. With `snapshots`, points without any of them
+    do not count. `is_followed`: whether a follower of the application runs, which covers each
+    point some seconds after it was taken.
 
-    With `snapshots`, points that lack any of them do not count. `is_followed`: whether a follower
-    of the application is at work, which covers each point some seconds after it was taken.
-
-    It must be covered and give what is accepted. Without id and time the point of an unfinished
-    restore is taken, so that a second run goes on with the first one's work. Record timestamps
-    play no part: `as_of_ms` is compared with the end of the taking. Positions are read until then,
-    so a point that was only begun before `as_of_ms` may hold what came after it. Which of the
-    points that remain is the newest is decided by their sequence (`in_order`), not by clocks.
+    The point must be covered and have the accepted restorability. Without id and time the point of
+    an unfinished restore is chosen, so that a second run continues the first one's work. Record
+    timestamps have no influence: `as_of_ms` is compared with the end of the taking. Positions are
+    read until then, so a point that was only started before `as_of_ms` may contain later records.
+    The sequence (`in_order`), not a clock, decides which of the remaining points is the newest.
     """
     wrong = _contradictions(request) or _outside(request, of_window)
     if wrong:
         return Choice(None, wrong)
     ordered = sorted(points, key=in_order)
-    search = _Search(ordered, judge, request, snapshots, beyond, is_followed, of_window)
+    search = _Search(ordered, evaluate, request, snapshots, beyond, is_followed, of_window)
     if request.point_id is not None:
         return search.by_id(request.point_id)
     if unfinished is not None and request.as_of_ms is None and search.counts(unfinished.point_id):
@@ -127,7 +126,7 @@ def choose(
 
 
 def is_usable(status: PointStatus, request: RestoreRequest) -> bool:
-    """Whether a restore in this mode may be made from the point.
+    """Whether a restore in this mode may use the point.
 
     Only mode `state` needs a cut that proves the state. The other modes need the records of the
     topics that they write.
@@ -160,7 +159,7 @@ def _contradictions(request: RestoreRequest) -> tuple[Finding, ...]:
         return (
             Finding(
                 f"mode {request.mode}",
-                "It begins at the first record of the inputs, but inputs_are_at says otherwise."
+                "It starts at the first record of the inputs, but inputs_are_at is given."
                 if request.mode.recomputes
                 else "It commits no group offsets, but inputs_are_at places the group.",
                 action="Leave inputs_are_at out, or set mode to state.",
@@ -179,7 +178,7 @@ def _contradictions(request: RestoreRequest) -> tuple[Finding, ...]:
 
 
 def _outside(request: RestoreRequest, of_window: OfWindow | None) -> tuple[Finding, ...]:
-    """A time that lies outside of the window."""
+    """Return a blocker for a time outside of the window."""
     as_of_ms = request.as_of_ms
     if of_window is None or as_of_ms is None:
         return ()
@@ -189,19 +188,19 @@ def _outside(request: RestoreRequest, of_window: OfWindow | None) -> tuple[Findi
     return (
         Finding(
             f"window {window.key}",
-            f"as_of {iso_time(as_of_ms)} lies in window {of_window.key_at(as_of_ms)}.",
+            f"as_of {iso_time(as_of_ms)} is in window {of_window.key_at(as_of_ms)}.",
             action=f"Choose that window, or leave as_of out for the last point of {window.key}.",
         ),
     )
 
 
 class _Search:
-    """Looks for points in the order they were taken, judging no more than it must."""
+    """Searches points in the order they were taken, and evaluates as few as possible."""
 
     def __init__(
         self,
         points: Sequence[Taken],
-        judge: Judge,
+        evaluate: Evaluate,
         request: RestoreRequest,
         snapshots: Snapshots | None,
         beyond: Beyond,
@@ -209,11 +208,11 @@ class _Search:
         of_window: OfWindow | None,
     ) -> None:
         self._is_followed, self._of_window = is_followed, of_window
-        self._points, self._judge, self._request = points, judge, request
+        self._points, self._evaluate, self._request = points, evaluate, request
         self._snapshots, self._beyond = snapshots, beyond
 
     def counts(self, point_id: str) -> bool:
-        """Whether a point is one of the window that is asked for, if one is."""
+        """Whether a point belongs to the requested window, if there is one."""
         return self._of_window is None or any(
             point.id == point_id and point in self._of_window for point in self._points
         )
@@ -229,25 +228,25 @@ class _Search:
             key = self._of_window.key_at(self._points[index].effective_at_ms)
             problem = f"It belongs to window {key}, not to {self._of_window.window.key}."
             return Choice(None, (Finding(subject, problem, action="Choose that window."),))
-        status = next(iter(self._judge([point_id])), None)
+        status = next(iter(self._evaluate([point_id])), None)
         if status is None:
             return Choice(
                 None, (Finding(subject, "It was removed just now.", action="Try again."),)
             )
-        lacks = self._lacks(point_id)
-        if is_usable(status, self._request) and not lacks:
+        missing = self._missing(point_id)
+        if is_usable(status, self._request) and not missing:
             return Choice(status)
         near = self._near(self._points[:index], self._points[index + 1 :])
         if is_usable(status, self._request):
-            return Choice(None, (Finding(subject, lacks, action=self._make(point_id, near)),))
-        remedy = f"{_MEND} {self._remedy(near)}" if status.damaged else self._remedy(near)
+            return Choice(None, (Finding(subject, missing, action=self._make(point_id, near)),))
+        remedy = f"{_REPAIR} {self._remedy(near)}" if status.damaged else self._remedy(near)
         return Choice(None, (Finding(subject, _why_not(status), action=remedy),))
 
     def newest(self) -> Choice:
         allowed = [point for point in self._points if self._is_allowed(point)]
         having = self._having(allowed)
         seen: list[PointStatus] = []
-        for status in self._judged(having[::-1]):
+        for status in self._statuses(having[::-1]):
             if is_usable(status, self._request):
                 damaged = next((s for s in seen if s.damaged), None)
                 if damaged is not None:
@@ -268,12 +267,12 @@ class _Search:
         is_complete = as_of_ms is None or point.ended_at_ms <= as_of_ms
         return is_complete and (self._of_window is None or point in self._of_window)
 
-    def _lacks(self, point_id: str) -> str:
+    def _missing(self, point_id: str) -> str:
         return self._snapshots.missing(point_id) if self._snapshots else ""
 
     def _having(self, points: Sequence[Taken]) -> list[Taken]:
-        """Those that have all snapshots, where they are needed."""
-        return [point for point in points if not self._lacks(point.id)]
+        """Return those that have all snapshots, if these are needed."""
+        return [point for point in points if not self._missing(point.id)]
 
     def _no_snapshots(self, allowed: Sequence[Taken]) -> Finding:
         ids = [point.id for point in allowed[::-1]]
@@ -282,7 +281,7 @@ class _Search:
         problem = f"No recovery point{self._until()} has proved KTable snapshots of every store."
         return Finding(
             "recovery point",
-            f"{problem} Point {newest}: {self._lacks(newest)}",
+            f"{problem} Point {newest}: {self._missing(newest)}",
             action=self._make(newest, near),
         )
 
@@ -291,7 +290,7 @@ class _Search:
         return (self._snapshots.remedy(point_id) if self._snapshots else "") + nearest
 
     def _around(self, allowed: Sequence[Taken]) -> tuple[list[Taken], list[Taken]]:
-        """All the others, in order: those before the window that is asked for, and those after."""
+        """Return all other points, in order: those before the requested window, and those after."""
         ids = {point.id for point in allowed}
         others = [point for point in self._points if point.id not in ids]
         if self._of_window is None:
@@ -306,7 +305,7 @@ class _Search:
         return window + ("" if as_of_ms is None else f" that was complete at {iso_time(as_of_ms)}")
 
     def _incomplete(self) -> str:
-        """Points that had been begun at that time, and were not complete."""
+        """Describe points that had been started at that time but were not complete."""
         as_of_ms = self._request.as_of_ms
         if as_of_ms is None:
             return ""
@@ -319,7 +318,7 @@ class _Search:
         )
 
     def _older(self, status: PointStatus, allowed: Sequence[Taken], having: Sequence[Taken]) -> str:
-        """That snapshots, not the log, decide how far the restore reaches."""
+        """Return a note if missing snapshots, not the log, make the restored point older."""
         chosen = next((i for i, p in enumerate(allowed) if p.id == status.id), len(allowed))
         newer, has = allowed[chosen + 1 :], {p.id for p in having}
         without = sum(p.id not in has for p in newer)
@@ -327,7 +326,7 @@ class _Search:
             return ""
         return (
             f"{without} newer point(s), the last of {iso_time(newer[-1].taken_at_ms)}, have no"
-            " KTable snapshots: with changelog_source raw those that are covered can be restored."
+            " KTable snapshots: with changelog_source raw the covered ones can be restored."
         )
 
     def _nothing(self, allowed: Sequence[Taken], seen: Sequence[PointStatus]) -> Finding:
@@ -340,14 +339,14 @@ class _Search:
         weaker = next((status for status in seen if status.covered), None)
         remedy = self._remedy(near, weaker)
         if any(status.damaged for status in seen):
-            remedy = f"{_MEND} {remedy}" if near or weaker else _MEND
+            remedy = f"{_REPAIR} {remedy}" if near or weaker else _REPAIR
         return Finding("recovery point", problem, action=remedy)
 
     def _near(self, before: Sequence[Taken], after: Sequence[Taken]) -> list[str]:
-        """The nearest usable points on both sides, in words."""
+        """Return the nearest usable points on both sides, in words."""
         request, found = self._request, []
         for side, points in (("before", before[::-1]), ("after", after)):
-            usable = (s for s in self._judged(self._having(points)) if is_usable(s, request))
+            usable = (s for s in self._statuses(self._having(points)) if is_usable(s, request))
             nearest = next(usable, None)
             if nearest is not None:
                 window = self._window_of(nearest.id)
@@ -355,7 +354,7 @@ class _Search:
         return found
 
     def _window_of(self, point_id: str) -> str:
-        """The window of a point, where one is asked for."""
+        """Return the window of a point in words, if a window is requested."""
         if self._of_window is None:
             return ""
         point = next(point for point in self._points if point.id == point_id)
@@ -380,7 +379,7 @@ class _Search:
         return f"is {self._request.least} and covered by backups"
 
     def _passed_over(self, seen: Sequence[PointStatus], newer: int, chosen: PointStatus) -> str:
-        """Newer points that cannot be restored, unless a follower is about to cover them."""
+        """Describe newer points that cannot be restored, unless a follower will cover them."""
         unexpected = [status for status in seen if not self._is_to_be_covered(status, chosen)]
         if not unexpected:
             return ""
@@ -388,16 +387,16 @@ class _Search:
         return f"{count} newer point(s) cannot be restored. {_reasons(unexpected, count)}"
 
     def _is_to_be_covered(self, status: PointStatus, chosen: PointStatus) -> bool:
-        """Whether a follower does so: it covers one point after the other, within seconds."""
+        """Whether a follower will cover it: it covers one point after the other, within seconds."""
         if not status.is_pending:
             return False
         is_soon = status.taken_at_ms - chosen.taken_at_ms <= _FOLLOWED_MS
         return (chosen.has_increments and is_soon) or self._is_followed()
 
-    def _judged(self, points: Sequence[Taken]) -> Iterator[PointStatus]:
-        """Their statuses in order; behind the first ones without those beyond all backups."""
+    def _statuses(self, points: Sequence[Taken]) -> Iterator[PointStatus]:
+        """Yield statuses in order; after the first ones, skip those beyond all backups."""
         ids = [point.id for point in points]
-        yield from self._judge(ids[:_FIRST_BATCH])
+        yield from self._evaluate(ids[:_FIRST_BATCH])
         lot, size = _FIRST_BATCH * _BATCH_GROWTH, _FIRST_BATCH
         begin = _FIRST_BATCH
         while begin < len(ids):
@@ -405,16 +404,16 @@ class _Search:
             left = [one for one in ids[begin : begin + lot] if one not in beyond]
             begin, lot = begin + lot, lot * _BATCH_GROWTH
             while left:
-                yield from self._judge(left[:size])
+                yield from self._evaluate(left[:size])
                 left, size = left[size:], size * _BATCH_GROWTH
 
 
 def _damaged(newer: PointStatus, usable: PointStatus) -> Finding:
-    """An older point is never taken in silence for one that the backups should give."""
+    """Return a blocker: an older point never silently replaces a damaged newer one."""
     return Finding(
         f"recovery point {newer.id}",
         newer.reason,
-        action=f"{_MEND} To restore an older point instead, specify its id: {usable.id}"
+        action=f"{_REPAIR} To restore an older point instead, specify its id: {usable.id}"
         f" ({iso_time(usable.taken_at_ms)}) is the newest restorable one.",
     )
 
@@ -432,14 +431,14 @@ def _reasons(seen: Sequence[PointStatus], all_: int) -> str:
 
 
 Roles = Mapping[str, TopicRoles]
-"""Of each topic."""
+"""Limit per topic."""
 
 _NONE: Final = TopicRoles()
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic that the target is to have; without any range it is created empty."""
+    """A topic for the target; without ranges it is created empty."""
 
     source: str
     roles: TopicRoles
@@ -448,7 +447,7 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is wanted of a point, and what stands against it or is to be told."""
+    """The topics of a point to restore, with blockers and notes."""
 
     topics: tuple[WantedTopic, ...] = ()
     refusals: tuple[Finding, ...] = ()
@@ -456,7 +455,7 @@ class Selection:
 
 
 def roles_at(application: StreamsApplication, point: RecoveryPoint | None) -> Roles:
-    """The roles of the topics of the application and of those that the point knows besides."""
+    """Return the roles of the application's topics and of further topics in the point."""
     roles = {topic.name: topic.roles for topic in application.topics}
     for cut in point.partitions if point else ():
         roles[cut.topic] = cut.roles or roles.get(cut.topic, _NONE)
@@ -466,14 +465,14 @@ def roles_at(application: StreamsApplication, point: RecoveryPoint | None) -> Ro
 def reduced(
     point: RecoveryPoint, roles: Roles, request: RestoreRequest, excluded: Set[str]
 ) -> RecoveryPoint:
-    """The point with only the partitions and offsets that a restore needs to find backed up."""
+    """Return the point with only the partitions and offsets that must be in the backups."""
     cuts = []
     for cut in point.partitions:
         of_topic = cut.roles or roles.get(cut.topic, _NONE)
         if cut.topic in excluded or not request.mode.writes(of_topic):
             continue
         start = _start(cut, of_topic, request, point.group.at(cut))
-        # Of repartition topics the judge itself looks at the committed offset.
+        # For repartition topics the evaluation itself uses the committed offset.
         is_tail = of_topic.input_only and start > cut.log_start
         cuts.append(replace(cut, log_start=min(start, cut.end)) if is_tail else cut)
     absent = (
@@ -494,13 +493,14 @@ def select(
     request: RestoreRequest,
     excluded: Set[str],
 ) -> Selection:
-    """What a restore of this mode takes from the point.
+    """Select what a restore of this mode uses of the point.
 
-    `state` takes changelogs, outputs and intermediate topics whole, of repartition topics what was
-    in flight, of inputs all or the tail from the committed offsets on. `rebuild` and `inputs_until`
-    take what the application reads and does not write, whole; topics that it writes are made
-    without records, internal ones not at all. `logs` takes all but the internal topics, whole.
-    Global topics and inputs that serve as changelog are state: always whole.
+    `state` uses changelogs, outputs and intermediate topics as a whole, the records in flight of
+    repartition topics, and all inputs or their tail from the committed offsets on. `rebuild` and
+    `inputs_until` use all topics that the application reads and does not write, as a whole; topics
+    that it writes are created without records, internal ones not at all. `logs` uses all but the
+    internal topics, as a whole. Global topics and inputs that serve as changelog are state: always
+    whole.
     """
     roles = roles_at(application, point)
     by_topic: dict[str, list[PartitionCut]] = {}
@@ -515,7 +515,7 @@ def select(
         _topic(topic, roles[topic], cuts, point, request)
         for topic, cuts in by_topic.items()
         if topic not in excluded
-        # Records in flight are saved with the point, whatever is backed up.
+        # Records in flight are saved with the point, independent of the backups.
         and (topic in backed_up or roles[topic].in_flight_only)
         and request.mode.creates(roles[topic])
     )
@@ -597,7 +597,7 @@ def _mode_refusals(request: RestoreRequest) -> Iterable[Finding]:
 
 
 def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Finding]:
-    """Topics without which the application would go on wrongly."""
+    """Yield topics without which the application would continue incorrectly."""
     for topic, roles in sorted(missing.items()):
         if _is_needed(roles, request):
             yield Finding(
@@ -610,7 +610,7 @@ def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Finding]
 
 
 def _is_needed(roles: TopicRoles, request: RestoreRequest) -> bool:
-    """Return whether the restore is wrong without the records of a topic with these roles."""
+    """Whether the restore is wrong without the records of a topic with these roles."""
     if request.mode is RestoreMode.STATE:
         return not (roles.written_only or roles.in_flight_only)
     return request.mode.writes(roles)
@@ -619,7 +619,7 @@ def _is_needed(roles: TopicRoles, request: RestoreRequest) -> bool:
 def _unconfirmed(
     application: StreamsApplication, request: RestoreRequest, excluded: Set[str]
 ) -> Iterable[Finding]:
-    """State is not restored by a guess; a rebuild needs none."""
+    """Yield guessed topics: state is not restored by a guess; a rebuild needs none."""
     if request.mode is not RestoreMode.STATE:
         return
     topics = {topic.name for topic in application.topics} - excluded
@@ -652,10 +652,10 @@ def _left_out(
 def _absent_state(
     roles: Roles, point: RecoveryPoint, request: RestoreRequest, excluded: Set[str]
 ) -> Iterable[Finding]:
-    """Changelogs that were known before the point and were not seen when it was taken.
+    """Yield changelogs that were known before the point but not seen when it was taken.
 
     They had been deleted, or the recorder's user had lost the right to see them: brokers do not
-    tell the two apart. Either way the stores would be restored empty.
+    distinguish the two. Either way the stores would be restored empty.
     """
     if request.mode is not RestoreMode.STATE:
         return
@@ -687,7 +687,7 @@ def _unknown_to_point(
 def excluded_with_offsets(
     point: RecoveryPoint, request: RestoreRequest, excluded: Set[str]
 ) -> list[str]:
-    """The excluded topics in which the group goes on, so that it must be known where."""
+    """Return the excluded topics in which the group continues, so its position is needed."""
     if request.mode is not RestoreMode.STATE:
         return []
     return sorted(point.group.topics & excluded)
@@ -696,7 +696,7 @@ def excluded_with_offsets(
 def _offsets_left_out(
     point: RecoveryPoint, request: RestoreRequest, excluded: Set[str]
 ) -> Iterable[Finding]:
-    """Without an offset the group would begin where auto.offset.reset says: never exact."""
+    """Yield missing offsets: the group would start at auto.offset.reset, which is never exact."""
     topics = excluded_with_offsets(point, request, excluded)
     if request.inputs_are_at is not None and not topics:
         yield Finding(
@@ -739,13 +739,13 @@ def _about_offsets(
         if both and point.undeclared_topics is None:  # taken by an earlier release
             yield (
                 f"Input {topic.source} serves as changelog, and this point of an earlier release"
-                " ends at the committed offsets: what was written to it behind them is not"
-                " restored and must be produced again. Points of this release have it."
+                " ends at the committed offsets: records written to it after them are not"
+                " restored and must be produced again. Points of this release have them."
             )
 
 
 def _without_changelog(application: StreamsApplication, request: RestoreRequest) -> Iterable[str]:
-    """What no restore can give back."""
+    """Yield notes on stores that no restore can rebuild."""
     if request.mode is not RestoreMode.STATE:
         return
     for store in application.stores:

@@ -1,4 +1,4 @@
-"""Changelogs from KTable snapshots: which points have them, and what they hold."""
+"""Changelogs from KTable snapshots: the points that have them, and their contents."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
@@ -32,12 +32,12 @@ _BATCH = 65_536
 
 
 def keyless_rows(files: Iterable[SpanFile]) -> Mapping[int, int]:
-    """By partition, the rows that no changelog can hold: Kafka Streams takes no null key."""
+    """Return by partition the rows without a key, which Kafka Streams refuses in a changelog."""
     return _count(files, pc.field("key").is_null(), ["key"])
 
 
 def odd_timestamps(files: Iterable[SpanFile]) -> Mapping[int, int]:
-    """By partition, how many rows with a key have a timestamp of 0 or below."""
+    """Return by partition how many rows with a key have a timestamp of 0 or below."""
     odd = (pc.field("timestamp_ms") <= 0) & pc.field("key").is_valid()
     return _count(files, odd, ["timestamp_ms", "key"])
 
@@ -66,23 +66,23 @@ RAW_REMEDY = "or set changelog_source to raw"
 
 @dataclass(frozen=True, slots=True)
 class ChosenSnapshot:
-    """What a changelog is written from."""
+    """The source of a changelog's records."""
 
     store: TableStore
     snapshot: Snapshot
 
 
 class SnapshotState:
-    """The snapshots of an application, by the recovery points that they were made at.
+    """The snapshots of an application, by the recovery points at which they were made.
 
     Args:
-        stores: Those of which tables are made; of these, the ones whose topics have another role
-            besides and those whose topics are excluded do not count.
+        stores: Stores with tables. Stores whose topics have another role besides, and stores with
+            excluded topics, do not count.
         snapshots: The newest one of each store and window.
         closed_by: Of each point that closes a window, that window's key.
         excluded: Topics that the restore leaves out.
-        topics_at: The topics that each of these points knows; asked once at most, for points
-            that have some snapshots and lack others.
+        topics_at: Returns the topics known to each of these points; called at most once, for points
+            that have only some of the snapshots.
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class SnapshotState:
         self._topics: Mapping[str, Set[str]] | None = None
         self._by_point: dict[str, dict[str, Snapshot]] = {}
         formats = {store.store: store.format.fingerprint for store in self._stores}
-        # Two windows may be closed by the same point: the one that will do comes last.
+        # Two windows may be closed by the same point: the usable one comes last.
         for snapshot in sorted(
             snapshots, key=lambda s: (s.fingerprint == formats.get(s.store), s.proved)
         ):
             self._by_point.setdefault(snapshot.point_id, {})[snapshot.store] = snapshot
 
     def missing(self, point_id: str) -> str:
-        """What keeps a point from being restored from snapshots, in words; empty if nothing."""
+        """Return why a point cannot be restored from snapshots, in words; empty if it can."""
         if not self._stores:
             return ""
         if point_id not in self._closed_by:
@@ -114,25 +114,25 @@ class SnapshotState:
                 "It closes no window that is backed up, and KTable snapshots are made where windows"
                 " close."
             )
-        lacking = self._lacking(point_id)
-        if not lacking:
+        missing = self._without_snapshot(point_id)
+        if not missing:
             return ""
-        stores = few(f"{store.store} ({why})" for store, why in lacking)
+        stores = few(f"{store.store} ({why})" for store, why in missing)
         return f"It has no proved KTable snapshot of store(s) {stores}."
 
     def first_closing(self, point_ids: Iterable[str]) -> str | None:
-        """The first of these points that closes a window."""
+        """Return the first of these points that closes a window."""
         return next((point_id for point_id in point_ids if point_id in self._closed_by), None)
 
     def remedy(self, point_id: str) -> str:
-        """How to make those of a point."""
+        """Return how to make the snapshots of a point."""
         window = self._closed_by.get(point_id)
         if window is None:
             return f"Take a point that closes a window, {RAW_REMEDY}."
         return f"Make them: {MAKE} --window {window}, {RAW_REMEDY}."
 
     def of(self, point_id: str) -> dict[str, ChosenSnapshot]:
-        """The snapshots to restore from, by topic."""
+        """Return the snapshots to restore from, by topic."""
         of_point = self._by_point.get(point_id, {})
         return {
             store.topic: ChosenSnapshot(store, of_point[store.store])
@@ -140,16 +140,16 @@ class SnapshotState:
             if not _why_not(store, of_point)
         }
 
-    def _lacking(self, point_id: str) -> list[tuple[TableStore, str]]:
-        """The stores without a snapshot to restore from, and why; stores of later on left out."""
+    def _without_snapshot(self, point_id: str) -> list[tuple[TableStore, str]]:
+        """Return the stores without a usable snapshot, and why; later stores are left out."""
         of_point = self._by_point.get(point_id, {})
-        lacking = [(store, why) for store in self._stores if (why := _why_not(store, of_point))]
-        if not lacking or not of_point:
-            return lacking
+        missing = [(store, why) for store in self._stores if (why := _why_not(store, of_point))]
+        if not missing or not of_point:
+            return missing
         if self._topics is None:
             self._topics = self._topics_at(self._by_point)
         there = self._topics.get(point_id)
-        return [each for each in lacking if there is None or each[0].topic in there]
+        return [each for each in missing if there is None or each[0].topic in there]
 
 
 def _why_not(store: TableStore, of_point: Mapping[str, Snapshot]) -> str:
@@ -157,7 +157,7 @@ def _why_not(store: TableStore, of_point: Mapping[str, Snapshot]) -> str:
     if snapshot is None or snapshot.topic != store.topic:
         return "none was made"
     if snapshot.fingerprint != store.format.fingerprint:
-        return "the format of the store was another one"
+        return "the store had another format"
     return "" if snapshot.proved else f"not proved: {snapshot.reason.rstrip('.')}"
 
 
@@ -166,7 +166,7 @@ def _make_again(window: str) -> str:
 
 
 def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Finding]:
-    """A snapshot that does not end where the point has the topic's logs end."""
+    """Yield a blocker for a snapshot that does not end at the point's end of the topic's logs."""
     parts = {partition.partition: partition for partition in chosen.snapshot.partitions}
     for partition in wanted.partitions:
         cut, part = partition.cut, parts.get(partition.cut.partition)
@@ -175,8 +175,8 @@ def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Finding]
         if part is None or (part.topic_id, part.end, part.excluded) != _edges(cut):
             yield Finding(
                 f"store {chosen.store.store}",
-                f"Its KTable snapshot of window {chosen.snapshot.window.key} was not made of"
-                f" partition {cut.partition} of {cut.topic} as the point has it.",
+                f"Its KTable snapshot of window {chosen.snapshot.window.key} was not made from"
+                f" partition {cut.partition} of {cut.topic} as it is in the point.",
                 action=_make_again(chosen.snapshot.window.key),
             )
             return
@@ -187,7 +187,7 @@ def _edges(cut: PartitionCut) -> tuple[object, ...]:
 
 
 def from_raw_logs(wanted: Sequence[WantedTopic], chosen: Mapping[str, object]) -> list[str]:
-    """Notes on changelogs that are written from the raw log all the same."""
+    """Return notes on changelogs that are written from the raw log anyway."""
     changelogs = [topic for topic in wanted if topic.roles.is_changelog]
     mixed = [topic.source for topic in changelogs if not topic.roles.changelog_only]
     without = [
@@ -202,7 +202,7 @@ def from_raw_logs(wanted: Sequence[WantedTopic], chosen: Mapping[str, object]) -
         )
     if without:
         notes.append(
-            f"No tables are made of the stores of {', '.join(without)}: these changelogs come from"
+            f"The stores of {', '.join(without)} have no tables: these changelogs come from"
             " the raw log."
         )
     return notes
@@ -224,11 +224,11 @@ _LAG: Final = _CONFIG_OF[StoreKind.VERSIONED]
 
 
 def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Finding | None:
-    """Why a restore would lose rows: the declared retention is shorter than the store's own.
+    """Return a blocker if a restore would lose rows: the declared retention is too short.
 
     `configs` are those that were set on the changelog. Kafka Streams sets the retention of a store
-    plus a day there (`WindowedChangelogTopicConfig`, `VersionedChangelogTopicConfig`); a topic
-    without such a config tells nothing.
+    plus a day there (`WindowedChangelogTopicConfig`, `VersionedChangelogTopicConfig`). A topic
+    without such a config proves nothing.
     """
     if store.format.undeclared and may_be_versioned(store, configs):
         return _kind_refusal(store, configs[_LAG])
@@ -241,7 +241,7 @@ def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Finding 
     return Finding(
         f"store {store.store}",
         f"Its declared retention_ms is {declared_ms}, but {name}={configs[name]} of {store.topic}"
-        f" says that the store keeps {kept_ms}: rows that it still has would be lost.",
+        f" shows that the store keeps {kept_ms}: rows that it still has would be lost.",
         action=f"Declare retention_ms: {kept_ms} (or none) for the store and make its snapshots"
         f" again, {RAW_REMEDY}.",
     )
@@ -250,7 +250,7 @@ def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Finding 
 def may_be_versioned(store: TableStore, configs: Mapping[str, str]) -> bool:
     """Whether a store that is read as key and value has the changelog of a versioned one.
 
-    Kafka Streams sets `min.compaction.lag.ms` for versioned stores only, but anybody may.
+    Kafka Streams sets `min.compaction.lag.ms` for versioned stores only, but users may set it too.
     """
     return store.format.kind is StoreKind.KEY_VALUE and int(configs.get(_LAG, 0)) > 0
 
@@ -260,7 +260,7 @@ def _kind_refusal(store: TableStore, lag_ms: str) -> Finding:
         f"store {store.store}",
         f"Its kind is not declared, and {_LAG}={lag_ms} of {store.topic} is what Kafka Streams sets"
         " for versioned stores: a snapshot of the newest values alone would lose their history.",
-        action="Declare the kind of the store (versioned, or key_value if it is none),"
+        action="Declare the kind of the store (versioned, or key_value if it is not versioned),"
         f" {RAW_REMEDY}.",
     )
 
@@ -270,7 +270,7 @@ _NO_ROWS = SnapshotPartition(partition=-1, topic_id="", log_start=0, end=0)
 
 @dataclass(frozen=True, slots=True)
 class FromSnapshots:
-    """What snapshots give in place of raw logs; `holdings` of the partitions of `sources` only."""
+    """Replacements for raw logs; `holdings` only of the partitions of `sources`."""
 
     holdings: Mapping[TopicPartitionId, Holding]
     sources: Mapping[str, SnapshotSource]
@@ -284,7 +284,7 @@ def snapshot_state(
     excluded: Set[str],
     topics_at: Callable[[Collection[str]], Mapping[str, Set[str]]],
 ) -> SnapshotState:
-    """The snapshots there are, held against the stores as they are declared now.
+    """Return the existing snapshots, checked against the stores as they are declared now.
 
     Args:
         settings: The application.
@@ -321,15 +321,15 @@ def from_snapshots(
     raw: Mapping[TopicPartitionId, Holding],
     facts: Mapping[str, NotedFacts],
 ) -> FromSnapshots:
-    """What the snapshots of a point hold of the wanted topics, counted exactly.
+    """Return the contents of a point's snapshots for these topics, with exact counts.
 
     Args:
         settings: The application.
         state: Its snapshots.
         point: The point to restore.
-        wanted: What is wanted of it.
-        raw: What the raw logs hold.
-        facts: The source topics as they were noted.
+        wanted: The topics to restore.
+        raw: The contents of the raw logs.
+        facts: The recorded facts of the source topics.
     """
     chosen = state.of(point.id)
     stored = StoredSnapshots(Repository.open(settings))
@@ -348,7 +348,7 @@ def from_snapshots(
 
 
 class _Topic:
-    """One changelog and the snapshot that it is written from."""
+    """One changelog and the snapshot from which it is written."""
 
     def __init__(
         self,
@@ -356,14 +356,14 @@ class _Topic:
         wanted: WantedTopic,
         chosen: ChosenSnapshot,
         raw: Mapping[TopicPartitionId, Holding],
-        noted: NotedFacts | None,
+        recorded: NotedFacts | None,
     ) -> None:
         self.wanted, self._chosen, self._stored = wanted, chosen, stored
-        self._configs = noted.facts.known_configs if noted else {}
+        self._configs = recorded.facts.known_configs if recorded else {}
         self._raw = {p.cut.id: raw.get(p.cut.id, Holding()) for p in wanted.partitions}
         snapshot = chosen.snapshot
         self._files = stored.files(snapshot)
-        # Rows without a key are among the problems, so mostly no file must be opened.
+        # Rows without a key are among the problems, so usually no file must be opened.
         self._keyless = keyless_rows(self._files) if snapshot.problem_rows else {}
         may_be_odd = any(holding.odd_timestamps for holding in self._raw.values())
         self._odd = odd_timestamps(self._files) if may_be_odd else {}
@@ -372,7 +372,7 @@ class _Topic:
 
     @property
     def source(self) -> SnapshotSource:
-        """How it is told."""
+        """The snapshot as it is reported."""
         snapshot, raw = self._chosen.snapshot, self._raw.values()
         keyless = sum(self._keyless.values())
         return SnapshotSource(
@@ -386,7 +386,7 @@ class _Topic:
         )
 
     def refusals(self) -> Iterable[Finding]:
-        """What stands against it."""
+        """The blockers of the snapshot."""
         yield from other_cuts(self.wanted, self._chosen)
         refusal = retention_refusal(self._chosen.store, self._configs)
         if refusal is not None:
@@ -403,13 +403,13 @@ class _Topic:
         if there != snapshot.rows:
             yield Finding(
                 f"store {snapshot.store}",
-                f"Its table has {there:,} rows of window {snapshot.window.key}, noted are"
-                f" {snapshot.rows:,}.",
+                f"Its table has {there:,} rows of window {snapshot.window.key}; {snapshot.rows:,}"
+                " were recorded.",
                 action=_make_again(snapshot.window.key),
             )
 
     def notes(self) -> Iterable[str]:
-        """What is to be told of it."""
+        """The notes on the snapshot."""
         source, held = self.source, self.holdings.values()
         topic, store = self.wanted.source, source.store
         yield (
@@ -421,13 +421,13 @@ class _Topic:
         declared = not self._chosen.store.format.undeclared
         if declared and may_be_versioned(self._chosen.store, self._configs):
             yield (
-                f"{topic} has min.compaction.lag.ms set, as those of versioned stores have: if"
+                f"{topic} has min.compaction.lag.ms set, like changelogs of versioned stores: if"
                 f" {store} is one, declare its kind, or its history is lost."
             )
         if source.keyless:
             yield (
                 f"{source.keyless:,} row(s) of store {store} without a key are left out: Kafka"
-                " Streams takes no null key in a changelog."
+                " Streams refuses null keys in a changelog."
             )
         if source.undecoded:
             yield (

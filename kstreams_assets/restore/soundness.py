@@ -1,4 +1,4 @@
-"""That what a restore is to read is as it was written, before anything is made on the target."""
+"""Checks that all input of a restore is intact, before anything is created on the target."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ _NEEDED: Final = frozenset(
         "ktable_snapshots",
     }
 )
-"""The control tables that a restore reads or goes on from."""
+"""The control tables that a restore reads or continues from."""
 
 
 def of_tables(repo: Repository, verified: Verified) -> list[Finding]:
-    """Tables that a restore reads, and that are not as they were committed."""
+    """Return findings for damaged tables that a restore reads."""
     found = repo.control_tables.damaged(verified.heads)
     return [
         _refusal(one)
@@ -44,9 +44,9 @@ def of_tables(repo: Repository, verified: Verified) -> list[Finding]:
 def of_plan(
     warehouse: Warehouse, verified: Verified, topics: Sequence[TopicPlan], point_id: str | None
 ) -> Iterator[Finding]:
-    """What a verification has found of the point, the rows and the files of a plan.
+    """Yield the findings of a verification about the point, rows and files of a plan.
 
-    What is about one file is looked at again: it may have been brought back since.
+    Findings about one file are checked again: it may have been restored since.
     """
     noted = {
         file.path: (file, p.source)
@@ -99,10 +99,10 @@ def _refusal(damage: Damage) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Soundness:
-    """What a look into all files of a plan has found.
+    """The result of reading all files of a plan.
 
-    `refusals` are files that are not the ones that their backups wrote; `sound` the others, as they
-    were before they were read: as long as they are the same, nobody needs to read them for that.
+    `refusals` are files that differ from those of their backups. `sound` are the others, with
+    their identity before they were read: while that is unchanged, they need no further reading.
     """
 
     refusals: list[str]
@@ -110,10 +110,10 @@ class Soundness:
 
 
 def soundness(plan: RestorePlan) -> Soundness:
-    """Compare the digests of the files of a plan with those that their backups noted.
+    """Compare the digests of the files of a plan with those recorded by their backups.
 
-    Every file is read, several at a time; those of earlier releases, whose digests nobody noted,
-    are left to the tasks. Snapshots are compared as they are staged.
+    Every file is read, several at a time. Files of earlier releases, without recorded digests, are
+    left to the tasks. Snapshots are compared when they are staged.
     """
     files = {
         file.path: expected
@@ -138,8 +138,8 @@ def soundness(plan: RestorePlan) -> Soundness:
 
 
 def stored_verdict(repo: Repository) -> Verified:
-    """What verifications have found; nothing where their table cannot be read: no restore needs
-    it."""
+    """Return the findings of verifications, or none if their table cannot be read: restores do not
+    need it."""
     try:
         return repo.verifications.verified()
     except KStreamsAssetsError:

@@ -1,4 +1,4 @@
-"""The steps after the records of a restore are written, and the states in which each is taken."""
+"""The steps after the records of a restore are written, and the states that allow them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ from kstreams_assets.store.locks import LockHandle
 
 
 class Step(StrEnum):
-    """What is done with a restore after its run, as a message names it."""
+    """A step after the run of a restore, as messages name it."""
 
     EVALUATE = "completeness check"
     COMMIT = "commit of the group offsets"
     WATCH = "restore watch"
     FINISH = "restore finish"
-    ROLLBACK = "restore previous-offsets"
+    PREVIOUS_OFFSETS = "restore previous-offsets"
     MAP = "restore map"
     GROUP_OFFSETS = "restore group-offsets"
     START = "start of the application"
@@ -36,19 +36,19 @@ ACCEPTED: Final[Mapping[Step, frozenset[RestoreState]]] = {
     Step.COMMIT: frozenset({RestoreState.VERIFIED, RestoreState.COMMITTED}),
     Step.WATCH: _COMMITTED,
     Step.FINISH: _COMMITTED,
-    # Only where former offsets are recorded: `blocker` looks.
-    Step.ROLLBACK: frozenset(RestoreState) - {RestoreState.FINISHED},
+    # Only if former offsets are recorded: `blocker` checks that.
+    Step.PREVIOUS_OFFSETS: frozenset(RestoreState) - {RestoreState.FINISHED},
     Step.MAP: frozenset({RestoreState.PRODUCED, RestoreState.FAILED_VERIFICATION, *_MATCHING}),
     Step.GROUP_OFFSETS: _MATCHING,
     Step.START: _COMMITTED,
-    # Nobody goes on with it: what an application goes on from is finished instead.
+    # No application continues from it: such a restore would be finished instead.
     Step.ABANDON: frozenset({*_UNPROVED, RestoreState.VERIFIED, RestoreState.ROLLED_BACK}),
 }
-"""By step the states of a restore in which it is taken. A run takes every state: its plan decides
-by what is on the target."""
+"""The states of a restore that allow each step. A run is possible in every state: its plan depends
+on the state of the target."""
 
 _RUN_AGAIN: Final = "kstreams-assets restore run with the same options"
-_START_ANEW: Final = (
+_START_AGAIN: Final = (
     "Stop the application if it runs, delete the topics of this restore on the target, then run"
     f" {_RUN_AGAIN}."
 )
@@ -68,7 +68,7 @@ _MEANING: Final[Mapping[RestoreState, tuple[str, str]]] = {
     RestoreState.FAILED_VERIFICATION: (
         "The records on the target differ from the backup, and the group has no offsets of this"
         " restore.",
-        f"Find out what else writes to the topics. {_START_ANEW}",
+        f"Find out what else writes to the topics. {_START_AGAIN}",
     ),
     RestoreState.VERIFIED: (
         "The group has no offsets of this restore yet: an application that starts now reads from"
@@ -92,24 +92,28 @@ _MEANING: Final[Mapping[RestoreState, tuple[str, str]]] = {
 
 
 def blocker(restore: StoredRestore, step: Step) -> KStreamsAssetsError | None:
-    """Why a step is not taken on a restore in its state; None where it is taken."""
+    """Return why a restore in its state does not allow a step; None if it does."""
     state = restore.state
     was_committed = restore.former_offsets is not None
-    if state is RestoreState.FINISHED and restore.committed is None and step is not Step.ROLLBACK:
+    if (
+        state is RestoreState.FINISHED
+        and restore.committed is None
+        and step is not Step.PREVIOUS_OFFSETS
+    ):
         problem = (
-            "It was given up, or recorded as finished although its group offsets were never"
+            "It was abandoned, or recorded as finished although its group offsets were never"
             " committed (an earlier release allowed that), so nothing shows that it restored"
             " anything."
         )
-        remedy = _START_ANEW
+        remedy = _START_AGAIN
     elif state not in ACCEPTED[step]:
         problem, remedy = _MEANING[state]
     elif step is Step.ABANDON and was_committed and state is not RestoreState.ROLLED_BACK:
         problem = (
-            "Its group offsets were committed once, so that the application may go on from them."
+            "Its group offsets were committed once, so the application may continue from them."
         )
         remedy = "Stop the application and run kstreams-assets restore previous-offsets first."
-    elif step is Step.ROLLBACK and not was_committed:
+    elif step is Step.PREVIOUS_OFFSETS and not was_committed:
         problem = "Its group offsets were never committed, so there is nothing to undo."
         remedy = "Delete the topics of the restore on the target if you do not need them."
     else:
@@ -120,7 +124,7 @@ def blocker(restore: StoredRestore, step: Step) -> KStreamsAssetsError | None:
 
 
 def require(restore: StoredRestore, step: Step) -> None:
-    """Refuse a step on a restore that is not in a state for it; raises KStreamsAssetsError."""
+    """Raise KStreamsAssetsError if a restore is not in a state for this step."""
     refused = blocker(restore, step)
     if refused is not None:
         raise refused
@@ -130,7 +134,7 @@ def require(restore: StoredRestore, step: Step) -> None:
 def newest_locked(
     settings: ApplicationSettings, restore: StoredRestore, step: Step
 ) -> Iterator[tuple[Repository, StoredRestore, LockHandle]]:
-    """The warehouse, the restore in its newest state, its lock, if the step is taken in that state.
+    """Yield warehouse, restore in its newest state, and its lock, if the state allows the step.
 
     Another command may have changed the restore since it was read.
 

@@ -1,4 +1,4 @@
-"""The target cluster of a restore: which it is, what is on it, and what of it is its own."""
+"""The target cluster of a restore: its identity, its contents, and the restore's own topics."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -30,7 +30,7 @@ from kstreams_assets.settings import LOCAL, ApplicationSettings
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic that is on the target; `starts` and `ends` (high watermarks) are by partition."""
+    """An existing topic of the target; `starts` and `ends` (high watermarks) are by partition."""
 
     name: str
     topic_id: str
@@ -43,21 +43,21 @@ class TargetTopic:
 
     @property
     def partitions(self) -> int:
-        """How many it has."""
+        """Number of partitions."""
         return len(self.ends)
 
     @property
     def holds_records(self) -> bool:
-        """Whether a partition's log holds any offset."""
+        """Whether a partition's log has any offset."""
         return self.starts != self.ends
 
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """The target cluster as it is now.
+    """The present state of the target cluster.
 
-    `group` is None when there is none of that name. `unseen` are topics that are there and that
-    this user may not look at; `problems` say so of them and of the group.
+    `group` is None if it does not exist. `unseen` are existing topics that this user may not
+    inspect; `problems` describe them and the group.
     """
 
     cluster_id: str
@@ -66,11 +66,11 @@ class TargetState:
     topics: Mapping[str, TargetTopic] = field(default_factory=dict)
     group: GroupState | None = None
     group_operations: frozenset[str] | None = None
-    """None where they were not told."""
+    """None if they were not reported."""
     group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
     unseen: frozenset[str] = frozenset()
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
-    """The brokers' defaults of configs that decide about records, as far as they are reported."""
+    """The brokers' defaults of configs that affect records, as far as they are reported."""
     problems: tuple[Finding, ...] = ()
 
 
@@ -78,9 +78,9 @@ T = TypeVar("T")
 
 
 def inspect_target(cluster: KafkaCluster, names: Iterable[str], group: str) -> TargetState:
-    """The target as it is now; `names` are the topics that matter, whether they are there or not.
+    """Return the target's present state; `names` are the relevant topics, existing or not.
 
-    What this user may not look at becomes one of the state's problems. A topic that this user may
+    Objects that this user may not inspect become problems of the state. A topic that this user may
     not DESCRIBE looks absent.
     """
     problems: list[Finding] = []
@@ -89,7 +89,7 @@ def inspect_target(cluster: KafkaCluster, names: Iterable[str], group: str) -> T
     described = _described(cluster, present, problems)
     state = _tried(lambda: cluster.group_state(group), problems)
     operations = _tried(lambda: cluster.group_operations(group), problems)
-    # A live group may be in the midst of a transaction, which would have to be waited for.
+    # A live group may have an open transaction, which would have to be waited for.
     settled = state is None or state.is_empty
     committed = _tried(lambda: cluster.group_offsets(group), problems) if settled else None
     return TargetState(
@@ -109,7 +109,7 @@ def inspect_target(cluster: KafkaCluster, names: Iterable[str], group: str) -> T
 def refused_topics(
     cluster: KafkaCluster, state: TargetState, topics: Iterable[TopicPlan]
 ) -> list[Finding]:
-    """What the brokers say against topics that are to be created; they create none."""
+    """Return the brokers' objections to topics that are to be created; they create none."""
     specs = [
         TopicSpec(topic.target, len(topic.partitions), topic.replication_factor, topic.configs)
         for topic in topics
@@ -127,7 +127,7 @@ def refused_topics(
 def _described(
     cluster: KafkaCluster, names: Sequence[str], problems: list[Finding]
 ) -> dict[str, TopicDescription]:
-    """Those of the topics that this user may look at, by one question if it may look at all."""
+    """Return the topics that this user may inspect, with one request if it may inspect all."""
     found: list[Finding] = []
     together = _tried(lambda: cluster.describe_topics(names), found)
     if together is not None or len(names) == 1:
@@ -181,7 +181,7 @@ def _topics(
 def require_own_target(
     settings: ApplicationSettings, restore: StoredRestore, target: KafkaCluster
 ) -> None:
-    """Refuse a restore of another application, and a cluster that was not restored into.
+    """Raise for a restore of another application, and for a cluster other than its target.
 
     Raises:
         ConfigurationError: The restore is of another application than the settings.
@@ -197,7 +197,7 @@ def require_own_target(
 
 
 def require_same_cluster(restore: StoredRestore, target: KafkaCluster) -> None:
-    """Refuse a cluster that was not restored into; raises KStreamsAssetsError."""
+    """Raise KStreamsAssetsError for a cluster other than the restore's target."""
     found = target.cluster_id()
     if found != restore.target_cluster_id:
         subject = f"cluster {target.connection.bootstrap_servers}"
@@ -205,7 +205,7 @@ def require_same_cluster(restore: StoredRestore, target: KafkaCluster) -> None:
 
 
 def target_changed(subject: str, *, expected: str, found: str | None) -> KStreamsAssetsError:
-    """The error for a cluster or topic that was restored into and is not there any more."""
+    """Return the error for a cluster or topic that is not the one of the restore any more."""
     return KStreamsAssetsError(
         f"The {subject} is not the one of the restore: its id is"
         f" {found or 'unknown, it is absent'}, not {expected}.",
@@ -214,19 +214,19 @@ def target_changed(subject: str, *, expected: str, found: str | None) -> KStream
 
 
 def require_empty_group(group: str, target: KafkaCluster, *, operation: str) -> None:
-    """Refuse a group that has members; raises KafkaError."""
+    """Raise KafkaError for a group that has members."""
     state = target.group_state(group)
     if state is not None and not state.is_empty:
         raise group_in_use(group, state, operation)
 
 
 def roles_of(topic: StoredTopic) -> TopicRoles:
-    """The roles of a restored topic."""
+    """Return the roles of a restored topic."""
     return TopicRoles(TopicRole(role) for role in topic.roles)
 
 
 def partitions_of(topic: StoredTopic) -> list[TopicPartitionId]:
-    """Every partition of a restored topic on the target."""
+    """Return every partition of a restored topic on the target."""
     return [TopicPartitionId(topic.target, number) for number in range(len(topic.base_offsets))]
 
 
@@ -234,14 +234,14 @@ _CLUSTER_ID: Final = "cluster.id"
 
 
 def target_connection(settings: ApplicationSettings, target: str | None) -> KafkaConnection:
-    """The target cluster, by the name of a declared target or host:port; None for the default.
+    """Return the target cluster, by declared name or host:port; None means the default.
 
-    Servers that no target has are reached with the settings of the default target. Without one they
-    are reached in PLAINTEXT: the source's secrets are not sent to another cluster.
+    Undeclared servers are reached with the settings of the default target. Without one they are
+    reached in PLAINTEXT: the source's secrets are not sent to another cluster.
 
     Raises:
-        ConfigurationError: It is not clear which cluster is meant, `target` is no host:port, or the
-            credentials of the default target may not go there (`KafkaConnection.at`).
+        ConfigurationError: The cluster is ambiguous, `target` is not host:port, or the credentials
+            of the default target may not be sent there (`KafkaConnection.at`).
     """
     declared = settings.declared_targets
     meant = targets_meant(settings, target)
@@ -284,10 +284,10 @@ def _no_target(settings: ApplicationSettings) -> ConfigurationError:
 def open_target(
     settings: ApplicationSettings, request: RestoreRequest
 ) -> Iterator[KafkaConnection]:
-    """The target of a request, for the block; a local cluster is stopped at its end.
+    """Yield the target of a request; a local cluster is stopped at the end of the block.
 
     Raises ConfigurationError, and for a local cluster what `local_target` raises, and
-    WarehouseError where there is no backup: its folder would look like the beginning of one.
+    WarehouseError without a backup: its folder would look like the start of one.
     """
     name = request.local_name
     wait_s = settings.restore.lock_wait_seconds
@@ -305,7 +305,7 @@ def open_target(
 def open_stored_target(
     settings: ApplicationSettings, restore: StoredRestore, target: str | None = None
 ) -> Iterator[KafkaConnection]:
-    """The cluster that a restore went to, for the block; `target` if it has other addresses now.
+    """Yield the cluster that a restore wrote to; `target` if it has other addresses now.
 
     Raises ConfigurationError, and for a local cluster what `local_target` raises.
     """
@@ -321,7 +321,7 @@ def open_stored_target(
 
 
 def local_name_of(settings: ApplicationSettings, restore: StoredRestore) -> str | None:
-    """Name of the local cluster that a restore went to, None when it went to another cluster."""
+    """Return the name of a restore's local cluster, None for another cluster."""
     for found in local_targets(settings):
         cluster_id = (found.directory / _CLUSTER_ID).read_text(encoding="utf-8").strip()
         if cluster_id == restore.target_cluster_id:

@@ -1,4 +1,4 @@
-"""Topics on the target: names, configs, and where a group goes on in those left as they are."""
+"""Target topics: names, configs, and the positions of a group in topics that are not restored."""
 
 import difflib
 from collections import defaultdict
@@ -33,9 +33,9 @@ _FEW = 3
 class TargetNames:
     """`group` is the application id on the target, `targets` maps source to target topics.
 
-    `internal` are the source topics that Kafka Streams creates, `excluded` those that the request
-    leaves out. The latter are no targets; `placed` has their names where the group is to go on in
-    them.
+    `internal` are the source topics created by Kafka Streams, `excluded` those that the request
+    leaves out. Excluded topics are missing in `targets`; `placed` has the names of those in which
+    the group continues.
     """
 
     group: str
@@ -52,7 +52,7 @@ def target_names(
     internal: Collection[str],
     request: RestoreRequest,
 ) -> TargetNames:
-    """Names on the target for these source topics; `internal` are those that Streams creates.
+    """Return target names for these source topics; `internal` are those created by Streams.
 
     Kafka Streams derives the names of its internal topics from the application id, so a new id
     renames them and `prefix` does not. `request.topics` wins over both.
@@ -134,19 +134,19 @@ def _illegal(targets: Mapping[str, str]) -> Iterable[Finding]:
 
 
 def _shared(targets: Mapping[str, str]) -> Iterable[Finding]:
-    """Kafka itself refuses a name that differs from another one in `.` and `_` alone."""
+    """Yield equal names; Kafka refuses names that differ from another one only in `.` and `_`."""
     sources: dict[str, list[str]] = defaultdict(list)
     for source, target in targets.items():
         sources[target.replace(".", "_")].append(source)
     for same in sources.values():
         if len(same) > 1:
             names = sorted({targets[source] for source in same})
-            told = repr(names[0])
+            listed = repr(names[0])
             if len(names) > 1:
-                told = " and ".join(map(repr, names)) + ", which Kafka treats as equal"
+                listed = " and ".join(map(repr, names)) + ", which Kafka treats as equal"
             yield Finding(
                 f"topics {', '.join(same)}",
-                f"{len(same)} topics get the same name on the target: {told}.",
+                f"{len(same)} topics get the same name on the target: {listed}.",
                 action="Give each topic a unique name in topics, or use another prefix.",
             )
 
@@ -158,7 +158,7 @@ def _underivable(
     derived: Mapping[str, str],
     request: RestoreRequest,
 ) -> Iterable[Finding]:
-    """Internal topics that the application on the target would not look for."""
+    """Yield internal topics that the application on the target would not find."""
     if request.mode is not RestoreMode.STATE:
         return
     prefix = internal_topic(application_id, "")
@@ -173,8 +173,8 @@ def _underivable(
         elif not topic.startswith(prefix) and group != application_id and topic == targets[topic]:
             yield Finding(
                 f"topic {topic}",
-                f"It is internal, but its name does not begin with {prefix!r}: what application"
-                f" {group} calls it is not known.",
+                f"It is internal, but its name does not begin with {prefix!r}: its name for"
+                f" application {group} is unknown.",
                 action="Give its name on the target in topics.",
             )
 
@@ -183,17 +183,17 @@ def _hint(name: str, topics: Iterable[str]) -> str:
     plain = "".join(character for character in name if character not in "*?[]")
     by_lower = {topic.lower(): topic for topic in topics}
     near = difflib.get_close_matches(plain.lower(), by_lower, n=_FEW, cutoff=0.5)
-    return f" (near: {', '.join(by_lower[lower] for lower in near)})" if near else ""
+    return f" (similar: {', '.join(by_lower[lower] for lower in near)})" if near else ""
 
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 MAX_DECOMPRESSED = "max.decompressed.message.bytes"
-"""Of a single record, since Kafka 4.4; what was stored before it was lowered may be larger."""
+"""For a single record, since Kafka 4.4; records from before a reduction may be larger."""
 TIMESTAMP_TYPE = "message.timestamp.type"
 MIN_IN_SYNC = "min.insync.replicas"
 
 LARGEST_BATCH = 104_857_600
-"""What a broker takes in one request by default (`socket.request.max.bytes`)."""
+"""The largest request that a broker accepts by default (`socket.request.max.bytes`)."""
 
 _FOR_EVER = str(2**63 - 1)
 _RELAXED: Mapping[str, str] = {
@@ -203,7 +203,7 @@ _RELAXED: Mapping[str, str] = {
     "message.timestamp.after.max.ms": _FOR_EVER,
     "min.compaction.lag.ms": _FOR_EVER,
     "max.compaction.lag.ms": _FOR_EVER,
-    # A segment is rolled when timestamps jump forward: old and new ones in turn would make many.
+    # A segment is rolled when timestamps jump forward: alternating ones would make many.
     "segment.ms": _FOR_EVER,
 }
 _DEFAULT_MESSAGE_BYTES = 1_048_588
@@ -213,7 +213,7 @@ _NOT_CARRIED = (
     # of certain brokers, by their ids
     "leader.replication.throttled.replicas",
     "follower.replication.throttled.replicas",
-    # gone with Kafka 4.0, which refuses them
+    # removed in Kafka 4.0, which refuses them
     "message.timestamp.difference.max.ms",
     "message.format.version",
     "message.downconversion.enable",
@@ -225,12 +225,12 @@ REPARTITION_CONFIGS: Mapping[str, str] = {
     "retention.ms": "-1",
     "message.timestamp.type": "CreateTime",
 }
-"""Those that Kafka Streams gives its repartition topics (`RepartitionTopicConfig`)."""
+"""The configs of repartition topics in Kafka Streams (`RepartitionTopicConfig`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredConfigs:
-    """`configs` while it is restored; `put_back` later, None removes the topic's own value."""
+    """`configs` during the restore; `put_back` later, None removes the topic's own value."""
 
     configs: Mapping[str, str]
     put_back: Mapping[str, str | None]
@@ -240,7 +240,7 @@ class RestoredConfigs:
 def of_new_topic(
     topic: str, source: Mapping[str, str], *, replication_factor: int, known: Collection[str] = ()
 ) -> RestoredConfigs:
-    """Those of a topic to create, from the ones that were set on the source topic.
+    """Return the configs of a topic to create, from those set on the source topic.
 
     `known` are configs that the target's release is known to have.
     """
@@ -252,8 +252,8 @@ def of_new_topic(
         )
     if int(own.get(MIN_IN_SYNC, 1)) > replication_factor:
         notes.append(
-            f"{MIN_IN_SYNC} of {topic} is {replication_factor} instead of {own[MIN_IN_SYNC]}, for"
-            f" it has {replication_factor} replica(s) only: nothing could be written otherwise."
+            f"{MIN_IN_SYNC} of {topic} is {replication_factor} instead of {own[MIN_IN_SYNC]}:"
+            f" with {replication_factor} replica(s) nothing could be written otherwise."
         )
         own[MIN_IN_SYNC] = str(replication_factor)
     limit = max(int(own.get(MAX_MESSAGE_BYTES, _DEFAULT_MESSAGE_BYTES)), LARGEST_BATCH)
@@ -265,7 +265,7 @@ def of_new_topic(
 
 
 def of_existing_topic(explicit: Mapping[str, str], effective: Mapping[str, str]) -> RestoredConfigs:
-    """Those of a topic that is there; timestamp type and size of batches stay as they are."""
+    """Return the configs of an existing topic; timestamp type and batch size stay unchanged."""
     relaxed = dict(_RELAXED)
     if MAX_DECOMPRESSED in effective:
         relaxed[MAX_DECOMPRESSED] = NO_DECOMPRESSED_LIMIT
@@ -285,8 +285,8 @@ class Writer:
 class ExcludedTopic:
     """An excluded topic in which the group had committed offsets at the recovery point.
 
-    `there` is the topic on the target, None when it is absent; `stable_ends` are its last stable
-    offsets by partition; `writer` is set where a restore of this warehouse wrote it.
+    `there` is the topic on the target, None if it is absent. `stable_ends` are its last stable
+    offsets by partition. `writer` is set if a restore of this warehouse wrote it.
     """
 
     source: str
@@ -304,7 +304,7 @@ def excluded_topic(
     there: Mapping[str, TargetTopic],
     writers: Mapping[str, StoredRestore],
 ) -> ExcludedTopic:
-    """What is known of an excluded topic; `writers` are restores by the topic ids they wrote."""
+    """Return the facts of an excluded topic; `writers` are restores by ids of written topics."""
     found = there.get(target)
     if found is None:
         return ExcludedTopic(source, target)
@@ -329,11 +329,11 @@ def placed(
     inputs_are_at: InputsAt,
     target_cluster_id: str,
 ) -> tuple[PlacedTopic | None, tuple[Finding, ...]]:
-    """The topic with its offsets on the target; None with refusals that say why there are none.
+    """Return the topic with its offsets on the target, or None and blockers that explain why.
 
-    `mapped`: each committed offset goes where the record it points to is on the target: to the same
-    offset if it is the very topic of the recovery point, else through the offset map of the restore
-    that wrote it. `latest`: every partition goes to its last stable offset of now.
+    `mapped`: each committed offset is set to the target offset of its record. That is the same
+    offset in the topic of the recovery point itself, else the offset map of the restore that wrote
+    the topic is used. `latest`: every partition is set to its present last stable offset.
     """
     there = topic.there
     if there is None:
@@ -378,7 +378,7 @@ def placed(
                 f"The group's position in it cannot be determined. {problems[0]}{more}",
                 action="Restore a recovery point of this application that was taken before the one"
                 " the topic was restored from, restore the other application from a later one, or"
-                " say --inputs-are-at latest if what lies in the topic is not to be read.",
+                " use --inputs-are-at latest if the records in the topic are not to be read.",
             ),
         )
     writer = None if topic.writer is None else topic.writer.restore
@@ -403,7 +403,7 @@ def _mapped(
     point: RecoveryPoint,
     target_cluster_id: str,
 ) -> int | str:
-    """A committed offset on the target, or why it is not known there."""
+    """Return a committed offset on the target, or why it is unknown."""
     number, cut = committed.partition, point.cut(committed.id)
     if cut is None or number >= there.partitions:
         return "it is not in the recovery point, or not on the target."
@@ -421,7 +421,7 @@ def _mapped(
             return found
         at = found
     if not start <= at <= end:
-        return f"offset {at}, where it would go on, lies outside its log ({start} to {end})."
+        return f"offset {at}, where it would continue, is outside its log ({start} to {end})."
     return at
 
 
@@ -435,23 +435,23 @@ def _by_writer(
     other = writer.point.cut(cut.id) if writer.point else None
     stored = writer.maps.get(cut.id)
     if writer.point is None or other is None or stored is None:
-        return f"of {name}, which wrote it, the recovery point or the offset map is gone."
+        return f"the recovery point or the offset map of its writer, {name}, is gone."
     if (writer.point.cluster_id, other.topic_id) != (point.cluster_id, cut.topic_id):
         return f"{name} wrote it from another topic of this name (id {other.topic_id})."
     first = _first(writer, writer.point, other)
-    # Behind an excluded transaction nothing is known: it is written again by whoever wrote it.
+    # Behind an excluded transaction nothing is known: its application writes it again.
     if not first <= committed.offset <= other.whole_below:
         return (
-            f"the group had committed offset {committed.offset}, {name} brought back"
+            f"the group had committed offset {committed.offset}, {name} restored"
             f" {first} to {other.whole_below}."
         )
     if end < stored.map.end:
-        return f"it ends at {end}, {name} had written it up to {stored.map.end}."
+        return f"it ends at {end}, but {name} had written it up to {stored.map.end}."
     return stored.map.map(committed.offset)
 
 
 def _first(writer: Writer, point: RecoveryPoint, cut: PartitionCut) -> int:
-    """The first source offset from which on all records of the cut were restored."""
+    """Return the first source offset from which on all records of the cut were restored."""
     if writer.restore.asked.get("inputs", InputsExtent.FULL.value) == InputsExtent.FULL.value:
         return cut.log_start
     return max(cut.log_start, point.group.offset_in(cut) or 0)
@@ -460,9 +460,9 @@ def _first(writer: Writer, point: RecoveryPoint, cut: PartitionCut) -> int:
 def differing_positions(
     topics: Iterable[PlacedTopic], again: Mapping[str, PlacedTopic], logs: Mapping[str, TargetTopic]
 ) -> list[str]:
-    """Placed topics whose offsets do not follow from what is known now, in words.
+    """Return placed topics whose offsets do not match the present state, in words.
 
-    What was placed at an end that has moved on since stays there: what came is read.
+    A topic placed at an end that has moved since keeps that offset: newer records are read.
     """
     wrong = []
     for topic in topics:
@@ -471,10 +471,10 @@ def differing_positions(
             wrong.append(f"{topic.target} is not the topic that was planned with")
         elif topic.inputs_are_at is InputsAt.LATEST:
             wrong += [
-                f"{topic.target}-{o.partition} {o.offset} lies outside its log"
+                f"{topic.target}-{o.partition} {o.offset} is outside its log"
                 for o in topic.offsets
                 if not there.starts[o.partition] <= o.offset <= there.ends[o.partition]
             ]
         elif now.offsets != topic.offsets:
-            wrong.append(f"{topic.target} is at other offsets by its offset map")
+            wrong.append(f"{topic.target} has other offsets by its offset map")
     return wrong

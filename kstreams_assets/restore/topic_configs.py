@@ -1,8 +1,8 @@
-"""Configs of the topics that a restore creates: what counted on the source, what the target takes.
+"""Configs of the topics that a restore creates: effective ones of the source, as the target allows.
 
-A config without a value of its own has the brokers' default, and the target's brokers may have
-another one than the source's. A target may also refuse a config: of tiered storage, of another
-version, beyond the limits of a policy. What decides about records is never left out.
+A config without its own value has the brokers' default, which may differ between source and target.
+A target may also refuse a config: of tiered storage, of another version, beyond the limits of a
+policy. Configs that affect records are never left out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,9 @@ KAFKA_DEFAULTS: Final[Mapping[str, str]] = {
     "max.message.bytes": "1048588",
     "message.timestamp.type": "CreateTime",
 }
-"""Kafka's own defaults, where all releases that are supported have the same."""
+"""Kafka's own defaults, if they are equal in all supported releases."""
 _LATER_DEFAULTS: Final[Mapping[str, str]] = {MAX_DECOMPRESSED: NO_DECOMPRESSED_LIMIT}
-"""Of configs that the oldest supported release does not have: not having them is the same."""
+"""Defaults of configs that the oldest supported release does not have: absence is equal."""
 _DIFFERENCE: Final = "message.timestamp.difference.max.ms"
 _POLICY: Final = "cleanup.policy"
 _LIMITS: Final = (
@@ -36,7 +36,7 @@ _LIMITS: Final = (
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
 )
-"""A broker refuses records beyond these with an error; it changes or deletes none."""
+"""A broker refuses records beyond these with an error; it never changes or deletes any."""
 _COMPACTION: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms", "delete.retention.ms")
 
 Validate = Callable[[Sequence[TopicSpec]], Mapping[str, KStreamsAssetsError]]
@@ -51,9 +51,9 @@ def _same(name: str, first: str | None, second: str | None) -> bool:
 def own_configs(
     topic: str, facts: TopicFacts, defaults: Mapping[str, str]
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """The configs to set on a topic so that the target's `defaults` change nothing, and notes.
+    """Return the configs to set on a topic, independent of the target's `defaults`, and notes.
 
-    Where the target's default of a config is not known, the source's effective value is set.
+    If the target's default of a config is unknown, the source's effective value is set.
     """
     own, effective = dict(facts.configs), dict(facts.effective_configs)
     if not effective:
@@ -85,7 +85,7 @@ def own_configs(
     if not differing:
         return {**own, **added}, ()
     return {**own, **added}, (
-        f"The target's brokers have other defaults: {topic} gets the values that counted on the"
+        f"The target's brokers have other defaults: {topic} gets the effective values of the"
         f" source: {', '.join(differing)}.",
     )
 
@@ -93,9 +93,9 @@ def own_configs(
 def differences(
     topic: str, facts: TopicFacts, there: Mapping[str, str], relaxed: Mapping[str, str | None]
 ) -> tuple[str, ...]:
-    """A note on an existing topic whose effective configs are not those of the source.
+    """Return a note on an existing topic whose effective configs differ from the source.
 
-    `relaxed` are configs that `finish` restores, by what they are then.
+    `relaxed` are configs that `finish` restores, with their values afterwards.
     """
     known = facts.known_configs
     later = {**there, **{name: value for name, value in relaxed.items() if value is not None}}
@@ -114,7 +114,7 @@ def differences(
 
 
 def _may_be_left_out(name: str, configs: Mapping[str, str]) -> bool:
-    """Whether no record changes or goes without this config."""
+    """Whether no record changes or is lost without this config."""
     if name in _COMPACTION:
         return "compact" not in configs.get(_POLICY, "delete")
     return name not in RECORD_CONFIGS or name in _LIMITS
@@ -123,10 +123,10 @@ def _may_be_left_out(name: str, configs: Mapping[str, str]) -> bool:
 def without_refused(
     topics: Sequence[TopicPlan], validate: Validate
 ) -> tuple[tuple[TopicPlan, ...], tuple[str, ...]]:
-    """The topics without configs that the target refuses and that change no record, and notes.
+    """Return the topics without refused configs that affect no record, and notes.
 
     Both the configs during the restore and those that `finish` sets are tried. A topic that is
-    refused for another reason stays as it is.
+    refused for another reason stays unchanged.
     """
     changed = {topic.target: topic for topic in topics}
     notes: list[str] = []
@@ -156,7 +156,7 @@ def without_refused(
 
 
 def _final(topic: TopicPlan) -> Mapping[str, str]:
-    """The configs of a topic after `finish`."""
+    """Return the configs of a topic after `finish`."""
     stay = {name: value for name, value in topic.configs.items() if name not in topic.put_back}
     return {**stay, **{n: value for n, value in topic.put_back.items() if value is not None}}
 
@@ -172,7 +172,7 @@ def _note(topic: str, gone: Sequence[str], refused: KStreamsAssetsError) -> str:
 def _refused(
     topics: Sequence[TopicPlan], configs: Mapping[str, Mapping[str, str]], validate: Validate
 ) -> dict[str, KStreamsAssetsError]:
-    """Why the target would not create these topics with these configs, by target name."""
+    """Return why the target would not create these topics with these configs, by target name."""
     specs = [
         TopicSpec(t.target, len(t.partitions), t.replication_factor, configs[t.target])
         for t in topics
@@ -187,9 +187,9 @@ def _accepted(
     validate: Validate,
     configs_of: Callable[[TopicPlan], Mapping[str, str]],
 ) -> dict[str, Mapping[str, str]]:
-    """The configs of refused topics that the target takes, all topics in one request a round.
+    """Return the accepted configs of refused topics; each round is one request for all topics.
 
-    Topics that it refuses even without what may be left out are absent.
+    Topics that are refused even without all optional configs are absent.
     """
     optional = {
         t.target: [n for n in sorted(configs_of(t)) if _may_be_left_out(n, configs_of(t))]

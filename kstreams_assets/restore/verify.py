@@ -1,7 +1,7 @@
 """Reads a restore back from the target and compares it with the backup.
 
-Records are compared in Spark tasks; here is what is compared, and all that is asked of the cluster:
-where the logs begin and end, topic ids, partition counts, configs.
+Spark tasks compare records. This module selects what is compared, and queries the cluster: starts
+and ends of the logs, topic ids, partition counts, configs.
 """
 
 import random
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from spark_resources.read_back import PartitionReading
 
 SAMPLE_ENDS: Final = 1_000
-SAMPLE_STRETCHES: Final = 10
-SAMPLE_STRETCH: Final = 100
+SAMPLE_RANGES: Final = 10
+SAMPLE_RANGE_LENGTH: Final = 100
 
 RESTORED_MATCHES_BACKUP: Final = (
-    "Every record of the restored topics was read back and is the backup's: key, value, headers,"
-    " timestamp and order, at the offset that the offset map says, and nothing besides. Red: the"
+    "Every record of the restored topics was read back and equals the backup: key, value, headers,"
+    " timestamp and order, at the offset of the offset map, without additional records. Red: the"
     " message names topic, partition and offset; no group offsets are committed. Find out what"
     " else writes to the topic, delete the restored topics and run the restore again."
 )
@@ -42,11 +42,11 @@ _WHOLE_TOPIC: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What reading back has shown.
+    """The result of reading a restore back.
 
-    `partitions` is in the order of the works; those of topics that are gone are absent. `problems`
-    are all that stands against the restore: the first differences of each partition, and what is
-    wrong with logs and topics.
+    `partitions` is in the order of the works; partitions of missing topics are absent. `problems`
+    are all differences from the backup: the first ones of each partition, and problems of logs and
+    topics.
     """
 
     extent: VerifyExtent
@@ -55,27 +55,27 @@ class VerifyResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the target is as the backup, as far as was looked."""
+        """Whether the target matches the backup, as far as it was compared."""
         return not self.problems
 
     @property
     def compared(self) -> int:
-        """How many records were compared one by one."""
+        """Number of records that were compared one by one."""
         return sum(partition.compared for partition in self.partitions)
 
     def explanation(self) -> str:
-        """The verdict of the check `restored_matches_backup`, in words."""
+        """Return the verdict of the check `restored_matches_backup`, in words."""
         if self.problems:
             return _explained(self.problems, sum(p.differing for p in self.partitions))
         records = sum(partition.records for partition in self.partitions)
-        counted = f"{len(self.partitions)} partitions hold {records:,} records, as the backup does"
+        counted = f"{len(self.partitions)} partitions have {records:,} records, like the backup"
         replaced = sum(partition.replaced_timestamps for partition in self.partitions)
-        told = f"; {replaced} of them had no timestamp and got the restore's" if replaced else ""
+        times = f"; {replaced} of them had no timestamp and got the restore's" if replaced else ""
         if self.extent is VerifyExtent.COUNTS:
             return f"{counted}; none was compared (verify: counts)."
         if self.extent is VerifyExtent.SAMPLE:
-            return f"{counted}; {self.compared:,} were compared (verify: sample){told}."
-        return f"{counted}; all {self.compared:,} were compared{told}."
+            return f"{counted}; {self.compared:,} were compared (verify: sample){times}."
+        return f"{counted}; all {self.compared:,} were compared{times}."
 
 
 def verify(
@@ -92,15 +92,15 @@ def verify(
     throttle: Throttle | None = None,
     tasks: int | None = None,
 ) -> VerifyResult:
-    """Read the target back as far as `extent` says, and compare it with the backup.
+    """Read the target back to the given extent, and compare it with the backup.
 
-    `topics` and `stored` are the plan's topics and what was made of them. With
-    `accept_replaced_timestamps` the timestamps of records that have 0 or below in the backup are
-    not compared, but counted. `tasks` are read back at a time.
+    `topics` and `stored` are the plan's topics and the created ones. With
+    `accept_replaced_timestamps` timestamps that are 0 or below in the backup are not compared, but
+    counted. `tasks` are read back at a time.
 
     Raises:
         KafkaError: Its subclasses say why the target could not be read.
-        OffsetMapError: The backup holds other records than were produced.
+        OffsetMapError: The backup has other records than were produced.
         SparkJobError: A task failed for another reason.
     """
     from spark_resources.partition_tasks import run_partition_tasks
@@ -132,28 +132,28 @@ def verify(
     return result
 
 
-def stretches_of(
+def sampled_ranges(
     target: TopicPartitionId, records: OffsetRange, extent: VerifyExtent
 ) -> tuple[OffsetRange, ...]:
-    """Which target offsets are compared, in order, disjoint.
+    """Return the target offsets to compare, in order, disjoint.
 
-    A sample holds the first and last `SAMPLE_ENDS`, and in between random stretches, the same ones
-    whenever the same partition is verified.
+    A sample has the first and last `SAMPLE_ENDS`, and random ranges in between, which are the same
+    each time the partition is verified.
     """
     if extent is VerifyExtent.COUNTS or not len(records):
         return ()
     first, last = records.start + SAMPLE_ENDS, records.end - SAMPLE_ENDS
-    inner = max(0, last - first) // SAMPLE_STRETCHES
-    if extent is VerifyExtent.FULL or inner <= SAMPLE_STRETCH:
+    inner = max(0, last - first) // SAMPLE_RANGES
+    if extent is VerifyExtent.FULL or inner <= SAMPLE_RANGE_LENGTH:
         return (records,)
-    chance = random.Random(f"{target} {records.end}")  # noqa: S311 - no secret hangs on it
+    chance = random.Random(f"{target} {records.end}")  # noqa: S311 - not used for secrets
     starts = (
-        first + number * inner + chance.randrange(inner - SAMPLE_STRETCH)
-        for number in range(SAMPLE_STRETCHES)
+        first + number * inner + chance.randrange(inner - SAMPLE_RANGE_LENGTH)
+        for number in range(SAMPLE_RANGES)
     )
     return (
         OffsetRange(records.start, first),
-        *(OffsetRange(start, start + SAMPLE_STRETCH) for start in starts),
+        *(OffsetRange(start, start + SAMPLE_RANGE_LENGTH) for start in starts),
         OffsetRange(last, records.end),
     )
 
@@ -174,9 +174,9 @@ def _readings(
     readings = []
     for work in works:
         target, end = work.target, produced[work.target].end
-        # what lies below the log start is told once, not record by record
+        # what is below the log start is reported once, not record by record
         start = min(max(work.base_offset, log_starts[target]), end)
-        stretches = stretches_of(target, OffsetRange(start, end), extent)
+        stretches = sampled_ranges(target, OffsetRange(start, end), extent)
         if stretches:
             runs = OffsetRuns.of(produced[target].runs)
             readings.append(
@@ -188,7 +188,7 @@ def _readings(
 
 
 def _bundles(readings: Iterable["PartitionReading"]) -> list[list["PartitionReading"]]:
-    """Readings by task: large partitions alone and first, small ones share a consumer."""
+    """Return readings by task: large partitions alone and first, small ones share a consumer."""
     sizes = [(sum(map(len, reading.stretches)), reading) for reading in readings]
     bundles: list[list[PartitionReading]] = []
     room = 0
@@ -206,13 +206,13 @@ def _uncompared(work: PartitionWork) -> PartitionVerified:
 
 
 def _gone(cluster: KafkaCluster, stored: Sequence[StoredTopic]) -> dict[str, Difference]:
-    """Topics that are not those which were restored into."""
+    """Return topics that are not the restored ones."""
     present = cluster.metadata().topics
     gone = {}
     for topic in stored:
         found = present.get(topic.target)
         if found is None:
-            gone[topic.target] = _of_topic(topic.target, "the topic is not there any more")
+            gone[topic.target] = _of_topic(topic.target, "the topic does not exist any more")
         elif found.topic_id != topic.target_topic_id:
             what = f"the topic was recreated: its id is {found.topic_id}, it was"
             gone[topic.target] = _of_topic(topic.target, f"{what} {topic.target_topic_id}")
@@ -236,7 +236,7 @@ def _log_problems(
     works: Sequence[PartitionWork],
     produced: Mapping[TopicPartitionId, PartitionProduced],
 ) -> Iterable[Difference]:
-    """Where logs do not begin and end as they must, after the records were read."""
+    """Yield logs with unexpected starts or ends, after the records were read."""
     targets = [work.target for work in works]
     log_starts = cluster.log_start_offsets(targets)
     stable_ends = cluster.last_stable_offsets(targets)
@@ -246,8 +246,8 @@ def _log_problems(
         log_start, high_watermark = log_starts[target], high_watermarks[target]
         if log_start < work.base_offset:
             before = work.base_offset - log_start
-            what = f"{before} offsets lie here before offset {work.base_offset}, where this restore"
-            yield Difference(target, log_start, f"{what} began: something else has written them")
+            what = f"{before} offsets precede offset {work.base_offset}, at which this restore"
+            yield Difference(target, log_start, f"{what} started: another process wrote them")
         if log_start > work.base_offset and work.records:
             what = f"the log starts here, records from offset {work.base_offset} on were deleted"
             yield Difference(target, log_start, what)
@@ -256,10 +256,12 @@ def _log_problems(
             yield Difference(target, high_watermark, what)
         if high_watermark > end:
             more = high_watermark - end
-            what = f"the restored records end here, {more} more offsets follow: something writes"
+            what = (
+                f"the restored records end here, {more} more offsets follow: another process writes"
+            )
             yield Difference(target, end, f"{what} to this topic")
         if stable_ends[target] < high_watermark:
-            what = "an open transaction begins here: something writes to this topic"
+            what = "an open transaction begins here: another process writes to this topic"
             yield Difference(target, stable_ends[target], what)
 
 
@@ -273,7 +275,7 @@ def _topic_problems(cluster: KafkaCluster, topics: Sequence[TopicPlan]) -> Itera
         for name, value in sorted(topic.configs.items()):
             effective = found.effective_configs.get(name)
             if effective != value:
-                what = f"config {name} is {effective} instead of {value}, as the restore had set it"
+                what = f"config {name} is {effective} instead of {value}, which the restore had set"
                 yield _of_topic(topic.target, what)
 
 

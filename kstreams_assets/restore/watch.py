@@ -1,4 +1,4 @@
-"""Follows an application that was started on a restore until it is seen to be healthy, or not."""
+"""Watches an application that was started on a restore until it is healthy or has failed."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -35,11 +35,11 @@ NOT_SEEN_FROM_OUTSIDE: Final = (
 
 
 class Health(StrEnum):
-    """How the application does.
+    """The health of the application.
 
     `waiting`: its group has no member. `catching_up`: it runs. `healthy`: it has read everything
-    that was there. `unhealthy`: something that does not pass by waiting. `timed_out`: none of these
-    in the time allowed.
+    that was there. `unhealthy`: a problem that does not pass by waiting. `timed_out`: none of these
+    within the time limit.
     """
 
     WAITING = "waiting"
@@ -50,7 +50,7 @@ class Health(StrEnum):
 
 
 class Sign(StrEnum):
-    """Something that is not as in a healthy start; each fails without a word in the log."""
+    """A deviation from a healthy start; each of them fails without a log message."""
 
     NOT_STARTED = "not_started"
     OFFSETS_EXPIRE = "offsets_expire"
@@ -68,17 +68,17 @@ _PASSING: Final = {Sign.NOT_STARTED, Sign.OFFSETS_EXPIRE, Sign.NOT_STABLE}
 
 
 def diagnosis(sign: Sign, problem: str, remedy: str) -> Finding:
-    """One sign, what was seen, and what the operator should do; an error if waiting is no help."""
+    """Return a sign with its observation and remedy; an error if waiting does not help."""
     severity = Severity.WARN if sign in _PASSING else Severity.ERROR
     return Finding(sign.value, problem, action=remedy, severity=severity)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long things may take, in seconds.
+    """Time limits, in seconds.
 
-    Nothing moves while the application restores its stores from the changelogs: for that it is
-    given the time that `restored_per_s` records a second take, above `not_moving_after_s`.
+    Nothing moves while the application restores its stores from the changelogs. This takes
+    additional time at `restored_per_s` records per second, above `not_moving_after_s`.
     """
 
     every_s: float = 3.0
@@ -94,9 +94,9 @@ class Expected:
     """What the restore left on the target, in the target's names and offsets.
 
     `committed` are the offsets it committed, `required` the partitions that the application has to
-    read. `changelog_records` are the records it restores its stores from, by topic; `kept_from` the
-    log starts that must not move while the relaxed configs hold (changelogs, global topics).
-    `committed_at_ms` is None when it is not known.
+    read. `changelog_records` are the records from which it restores its stores, by topic.
+    `kept_from` are log starts that must not move while the relaxed configs are effective
+    (changelogs, global topics). `committed_at_ms` is None if it is unknown.
     """
 
     group: str
@@ -112,11 +112,11 @@ class Expected:
 class PartitionSeen:
     """One partition that the group reads.
 
-    `committed` is what the group reads next, None without one; `leader_epoch` the epoch it was
-    committed with, `current_epoch` that of the partition's leader. `end` is the last stable offset.
-    `next_record` is the first record from there on that a reader of committed records gets, None
-    when only control records, aborted data and holes are left; `records_left` counts such records,
-    None when they were too many to count (`next_record` is then where the group stands).
+    `committed` is the group's next offset, None without one; `leader_epoch` is the epoch of that
+    commit, `current_epoch` that of the partition's leader. `end` is the last stable offset.
+    `next_record` is the first record from there on for a reader of committed records, None if only
+    control records, aborted data and holes are left. `records_left` counts such records, None if
+    they were too many to count (`next_record` is then the group's position).
     """
 
     committed: int | None
@@ -130,7 +130,7 @@ class PartitionSeen:
 
     @property
     def at_most_left(self) -> int:
-        """Records left, or an upper bound where they were not counted."""
+        """Records left, or an upper bound if they were not counted."""
         if self.records_left is not None:
             return self.records_left
         start = self.log_start if self.committed is None else self.committed
@@ -139,12 +139,12 @@ class PartitionSeen:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The cluster at one moment.
+    """The cluster at one time.
 
-    `at_s` counts on without jumps, `at_ms` is epoch milliseconds. `group_type`, `group_state` and
-    `members` as in `GroupState`, None without a group. `topic_ids` are those of all topics there
-    are. `log_starts` are those of `Expected.kept_from`. `new_groups` are other groups that appeared
-    since the watch began.
+    `at_s` is monotonic, `at_ms` is epoch milliseconds. `group_type`, `group_state` and `members` as
+    in `GroupState`, None without a group. `topic_ids` are those of all existing topics.
+    `log_starts` are those of `Expected.kept_from`. `new_groups` are other groups that appeared
+    since the start of the watch.
     """
 
     at_s: float
@@ -170,10 +170,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What one observation means, given those before it.
+    """The evaluation of an observation, given earlier ones.
 
     `records_left` is an upper bound unless `counted`. `moved` of `partitions` have a committed
-    offset beyond what the restore committed. `watched_s` is the time since the first observation.
+    offset beyond the restored one. `watched_s` is the time since the first observation.
     """
 
     health: Health
@@ -187,7 +187,7 @@ class Assessment:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Whether further waiting is useless."""
         return self.health not in (Health.WAITING, Health.CATCHING_UP)
 
     def __str__(self) -> str:
@@ -228,7 +228,7 @@ _AGAIN: Final = (
 
 
 def of_topics(expected: Expected, seen: Observation) -> list[Finding]:
-    """Topics that are not those of the restore any more, and restored records that were deleted."""
+    """Return topics that are not those of the restore any more, and deleted restored records."""
     replaced = _replaced(expected, seen)
     deleted = [
         f"{id_} (log start {seen.log_starts[id_]}, restored from {start})"
@@ -254,7 +254,7 @@ def of_topics(expected: Expected, seen: Observation) -> list[Finding]:
 
 
 def of_offsets(expected: Expected, seen: Observation) -> list[Finding]:
-    """Committed offsets that are gone, went back, or lie outside the log."""
+    """Return committed offsets that are gone, moved backwards, or are outside the log."""
     gone, back, outside = [], [], []
     replaced = set(_replaced(expected, seen))
     for id_, partition in sorted(seen.partitions.items()):
@@ -299,7 +299,7 @@ def of_offsets(expected: Expected, seen: Observation) -> list[Finding]:
 def of_epochs(
     seen: Observation, stale: Mapping[TopicPartitionId, tuple[int | None, int]]
 ) -> list[Finding]:
-    """Offsets with a leader epoch that their partition has not reached; consumers then wait."""
+    """Return offsets with a leader epoch ahead of their partition; consumers then wait."""
     shown = [
         f"{id_} (offset {committed} with epoch {epoch}, the partition has"
         f" {seen.partitions[id_].current_epoch})"
@@ -317,7 +317,7 @@ def of_epochs(
 
 
 def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[Finding]:
-    """A group that has had no member for a while, and what becomes of its offsets."""
+    """Return a group without members for a while, and the expiry of its offsets."""
     new = (
         f" New on the cluster since: group {few(seen.new_groups, _FEW)}." if seen.new_groups else ""
     )
@@ -344,7 +344,7 @@ def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[
 
 
 def not_stable(expected: Expected, seen: Observation, since_s: float) -> Finding:
-    """A group with members that stays without an assignment."""
+    """Return a group with members that remains without an assignment."""
     return diagnosis(
         Sign.NOT_STABLE,
         f"Group {expected.group} has been {seen.group_state} for {since_s:.0f} s.",
@@ -356,7 +356,7 @@ def not_stable(expected: Expected, seen: Observation, since_s: float) -> Finding
 def not_moving(
     expected: Expected, seen: Observation, stuck: Iterable[TopicPartitionId], patience_s: float
 ) -> list[Finding]:
-    """Partitions with records left for which a stable group commits nothing."""
+    """Return partitions with records left for which a stable group commits nothing."""
     shown = []
     for id_ in sorted(stuck):
         partition = seen.partitions[id_]
@@ -407,8 +407,8 @@ def _trouble(sign: Sign, shown: list[str], problem: str, remedy: str) -> list[Fi
 _GOALS: Final = 2
 
 
-class Judge:
-    """Judges observations of one application, given in the order in which they were made."""
+class Evaluator:
+    """Evaluates observations of one application, in their order."""
 
     def __init__(self, expected: Expected, limits: Limits) -> None:
         self._expected = expected
@@ -418,20 +418,20 @@ class Judge:
         self._began_s: float | None = None
         self._stable_since_s: float | None = None
         self._unstable_since_s: float | None = None
-        # partitions with records left: the committed offset, and since when it is that
-        self._standing: dict[TopicPartitionId, tuple[int | None, float]] = {}
+        # partitions with records left: the committed offset, and since when it is unchanged
+        self._unchanged: dict[TopicPartitionId, tuple[int | None, float]] = {}
         self._epochs_ahead: dict[TopicPartitionId, tuple[int | None, int]] = {}
         self._goals: dict[TopicPartitionId, int] | None = None
         self._reached = 0
 
-    def judge(self, seen: Observation) -> Assessment:
-        """What this observation means."""
+    def evaluate(self, seen: Observation) -> Assessment:
+        """Evaluate this observation."""
         if self._began_s is None:
             self._began_s = seen.at_s
         watched_s = seen.at_s - self._began_s
-        self._note_group(seen)
-        self._note_standing(seen)
-        self._note_goals(seen)
+        self._record_group(seen)
+        self._record_unchanged(seen)
+        self._record_goals(seen)
         troubles = (
             *of_topics(self._expected, seen),
             *of_offsets(self._expected, seen),
@@ -465,7 +465,7 @@ class Judge:
         now = partition.committed
         return now is not None and (before is None or now > before)
 
-    def _note_group(self, seen: Observation) -> None:
+    def _record_group(self, seen: Observation) -> None:
         if not seen.is_stable:
             self._stable_since_s = None
         elif self._stable_since_s is None:
@@ -475,21 +475,21 @@ class Judge:
         elif self._unstable_since_s is None:
             self._unstable_since_s = seen.at_s
 
-    def _note_standing(self, seen: Observation) -> None:
+    def _record_unchanged(self, seen: Observation) -> None:
         standing = {}
         for id_, partition in seen.partitions.items():
             if partition.next_record is not None:
-                before = self._standing.get(id_)
+                before = self._unchanged.get(id_)
                 is_same = before is not None and before[0] == partition.committed
                 now = (partition.committed, seen.at_s)
                 standing[id_] = before if before is not None and is_same else now
-        self._standing = standing
+        self._unchanged = standing
 
-    def _note_goals(self, seen: Observation) -> None:
-        """Follow two goals: what lay in the logs at first, then what lay there on reaching it.
+    def _record_goals(self, seen: Observation) -> None:
+        """Track two goals: the log ends at first, then those on reaching the first goal.
 
-        An application under load never reads its last record. What it writes to its own
-        repartition topics on the way to the first goal belongs to the second.
+        An application under load never reads its last record. Records that it writes to its own
+        repartition topics on the way to the first goal belong to the second.
         """
         ends = {id_: partition.end for id_, partition in seen.partitions.items()}
         if not seen.is_stable:
@@ -504,7 +504,7 @@ class Judge:
             self._goals, self._reached = ends, self._reached + 1
 
     def _stale_epochs(self, seen: Observation) -> dict[TopicPartitionId, tuple[int | None, int]]:
-        """Epochs ahead of their partition, seen twice: brokers hear of elections one by one."""
+        """Return epochs ahead of their partition, seen twice: brokers learn of elections late."""
         ahead = {
             id_: (partition.committed, partition.leader_epoch)
             for id_, partition in seen.partitions.items()
@@ -532,7 +532,7 @@ class Judge:
             return []
         stuck = [
             id_
-            for id_, (_, standing_s) in self._standing.items()
+            for id_, (_, standing_s) in self._unchanged.items()
             if seen.at_s - standing_s >= self._patience_s
         ]
         return not_moving(self._expected, seen, stuck, self._patience_s)
@@ -542,7 +542,7 @@ def _has_passed(seen: PartitionSeen, goal: int) -> bool:
     return seen.next_record is None or seen.next_record >= goal
 
 
-# What is counted of the raw log in one observation: lag matters exactly only when it is small.
+# How much of the raw log one observation counts: the lag must be exact only if it is small.
 _COUNTED_OFFSETS: Final = 50_000
 _COUNTING_S: Final = 8.0
 
@@ -555,10 +555,10 @@ def watch(
     limits: Limits = Limits(),
     report: Callable[[Assessment], None] | None = None,
 ) -> Assessment:
-    """Follow the application until it is healthy or not, or time is up; the last assessment.
+    """Watch the application until it is healthy, has failed, or time is up; return the assessment.
 
-    `report` gets every assessment, one each `limits.every_s`. Needs DESCRIBE on the group and READ
-    on the topics it reads. Raises what `follow` raises.
+    `report` receives every assessment, one each `limits.every_s`. Needs DESCRIBE on the group and
+    READ on the topics it reads. Raises what `follow` raises.
     """
     assessments = follow(settings, restore, target, limits=limits)
     while True:
@@ -577,11 +577,11 @@ def follow(
     *,
     limits: Limits = Limits(),
 ) -> Generator[Assessment, None, None]:
-    """Assess the application every `limits.every_s` seconds; the last one has ended.
+    """Assess the application every `limits.every_s` seconds; the last assessment has ended.
 
-    Raises KStreamsAssetsError while the group offsets of the restore are not committed and for mode
-    `logs`, what `require_own_target` raises, and KafkaError where the target does not answer or
-    rights are missing.
+    Raises KStreamsAssetsError unless the group offsets of the restore are committed, and for mode
+    `logs`; what `require_own_target` raises; KafkaError if the target does not answer or rights
+    are missing.
     """
     require(restore, Step.WATCH)
     if not restore.mode.commits_offsets:
@@ -592,17 +592,17 @@ def follow(
         )
     require_own_target(settings, restore, target)
     expected = expected_of(restore)
-    judge = Judge(expected, limits)
+    evaluator = Evaluator(expected, limits)
     observer = _Observer(target, expected)
     give_up_s = time.monotonic() + limits.timeout_s
     while True:
         began = time.monotonic()
         try:
-            assessment = judge.judge(observer.observe())
+            assessment = evaluator.evaluate(observer.observe())
         except UnstableGroupOffsetsError:
             if time.monotonic() > give_up_s:
                 raise
-            continue  # commits are going on: it asked for 25 s, and asks again
+            continue  # commits are in progress: the request waited 25 s and is repeated
         yield assessment
         if assessment.has_ended:
             return
@@ -610,10 +610,10 @@ def follow(
 
 
 def expected_of(restore: StoredRestore) -> Expected:
-    """What a restore left on its target.
+    """Return what a restore left on its target.
 
-    The group has to read what it had offsets for; where none were committed (everything is
-    recomputed), all its inputs.
+    The group has to read the partitions for which it had offsets. If none were committed (all is
+    recomputed), it has to read all its inputs.
     """
     committed = {one.id: one.offset for one in restore.committed or ()}
     inputs = frozenset(
@@ -644,7 +644,7 @@ def expected_of(restore: StoredRestore) -> Expected:
 
 
 class _Observer:
-    """Looks at one group and its logs."""
+    """Observes one group and its logs."""
 
     def __init__(self, cluster: KafkaCluster, expected: Expected) -> None:
         self._cluster = cluster
@@ -654,14 +654,14 @@ class _Observer:
         self._groups_at_first: frozenset[str] | None = None
 
     def observe(self) -> Observation:
-        """The cluster as it is now."""
+        """Return the present state of the cluster."""
         expected, cluster = self._expected, self._cluster
         present = cluster.metadata().topics
         state = cluster.group_state(expected.group)
         is_idle = state is None or state.is_empty
         kept = [id_ for id_ in expected.kept_from if id_.topic in present]
         wanted = {id_ for id_ in self._read_by_group if id_.topic in present}
-        # log starts first: the application deletes what it has committed to have processed
+        # log starts first: the application deletes records after committing them as processed
         starts = dict(cluster.log_start_offsets({*kept, *wanted}))
         committed = {
             id_: offset
@@ -688,7 +688,9 @@ class _Observer:
         committed: Mapping[TopicPartitionId, CommittedOffset],
     ) -> dict[TopicPartitionId, PartitionSeen]:
         late = wanted - starts.keys()
-        if late:  # the group has just begun to commit these: their log starts may have moved since
+        if (
+            late
+        ):  # the group has just started to commit these: their log starts may have moved since
             starts |= {
                 id_: min(start, committed[id_].offset)
                 for id_, start in self._cluster.log_start_offsets(late).items()
@@ -720,7 +722,7 @@ class _Observer:
         starts: Mapping[TopicPartitionId, int],
         ends: Mapping[TopicPartitionId, int],
     ) -> dict[TopicPartitionId, tuple[int | None, int | None]]:
-        """Next record and number of records left of each partition; the shortest rest first."""
+        """Return next record and number of records left by partition, shortest remainder first."""
         deadline = time.monotonic() + _COUNTING_S
         left: dict[TopicPartitionId, tuple[int | None, int | None]] = {}
         for id_ in sorted(positions, key=lambda id_: ends[id_] - positions[id_]):
@@ -744,10 +746,10 @@ class _Observer:
 def records_left(
     raw: RawLogReader, partition: TopicPartitionId, start: int, end: int, *, deadline_s: float
 ) -> tuple[int | None, int | None]:
-    """The first committed record in [start, end), and how many there are; None for none.
+    """Return the first committed record in [start, end) and their number; None without any.
 
-    Control records, aborted data and what compaction removed do not count. Not counted, and
-    `start` for the first, when `deadline_s` is over or the log moved on.
+    Control records, aborted data and records removed by compaction do not count. If `deadline_s`
+    is over or the log has moved, nothing is counted and the first is `start`.
     """
     try:
         batches = list(raw.scan(partition, start, end, deadline_s=deadline_s))

@@ -190,14 +190,16 @@ class TestThisRestore:
     def test_less_than_it_wrote(self) -> None:
         known = there("orders", starts=(2,), ends=(4,))
         text = _only(findings(target=target(known), stored=self.BEGUN))
-        assert "begins at offset 2, this restore began at 0: restored records were deleted" in text
+        assert (
+            "starts at offset 2, this restore started at 0: restored records were deleted" in text
+        )
 
     def test_records_before_its_first_one(self) -> None:
         """Another restore had written the topic when this one began, so it began behind it."""
         begun = stored(stored_topic("orders", base_offsets=(5,)))
         known = target(there("orders", ends=(10,)))
         text = _only(findings(target=known, stored=begun))
-        assert "begins at offset 0, this restore began at 5" in text
+        assert "starts at offset 0, this restore started at 5" in text
 
     def test_one_that_it_had_not_begun_to_write_must_be_empty(self) -> None:
         begun = stored(stored_topic("orders", target_topic_id="", base_offsets=()))

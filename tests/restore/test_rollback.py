@@ -1,4 +1,4 @@
-"""restore/rollback.py: the former offsets of a group on a real broker."""
+"""restore/group_offsets.py: the former offsets of a group on a real broker."""
 
 import pytest
 from confluent_kafka import Consumer
@@ -7,7 +7,7 @@ from kstreams_assets.errors import KafkaError, KStreamsAssetsError
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.group_offsets import rollback
+from kstreams_assets.restore.group_offsets import restore_previous_offsets
 from tests.restore.after_commit import AfterCommit, now_ms
 from tests.streams.cluster import unique_name
 
@@ -29,7 +29,7 @@ def test_the_former_offsets_are_there_again(bench: AfterCommit) -> None:
     bench.cluster.commit_group_offsets(
         bench.group, {had: CommittedOffset(4, ""), new: CommittedOffset(5, "")}
     )
-    done = rollback(bench.settings, restore, bench.cluster)
+    done = restore_previous_offsets(bench.settings, restore, bench.cluster)
     assert bench.cluster.group_offsets(bench.group) == {had: CommittedOffset(7, METADATA)}
     assert done.put_back == (former[0],)
     assert done.absent == (absent,)
@@ -39,14 +39,14 @@ def test_the_former_offsets_are_there_again(bench: AfterCommit) -> None:
     assert stored == done.restore
     assert stored is not None
     assert stored.state is RestoreState.ROLLED_BACK
-    again = rollback(bench.settings, stored, bench.cluster)
+    again = restore_previous_offsets(bench.settings, stored, bench.cluster)
     assert (again.put_back, again.deleted, again.moved) == ((former[0],), (), ())
 
 
 def test_a_group_that_had_none_has_none_again(bench: AfterCommit) -> None:
     topic = bench.topic(unique_name("back"))
     restore = bench.restore({TopicPartitionId(topic, 0): CommittedOffset(0, "")}, former=())
-    rollback(bench.settings, restore, bench.cluster)
+    restore_previous_offsets(bench.settings, restore, bench.cluster)
     assert bench.cluster.group_offsets(bench.group) == {}
 
 
@@ -68,8 +68,8 @@ def test_refused_while_the_group_is_active(bench: AfterCommit) -> None:
             consumer.poll(0.2)
             if joined:
                 break
-        with pytest.raises(KafkaError, match="rollback is refused"):
-            rollback(bench.settings, restore, bench.cluster)
+        with pytest.raises(KafkaError, match="restore previous-offsets is refused"):
+            restore_previous_offsets(bench.settings, restore, bench.cluster)
     finally:
         consumer.close()
     assert bench.cluster.group_offsets(bench.group) == {id_: CommittedOffset(0, "restored")}
@@ -89,5 +89,5 @@ def test_nothing_to_put_back(
     id_ = TopicPartitionId(bench.topic(unique_name("back")), 0)
     restore = bench.restore({id_: CommittedOffset(0, "")}, state=state, former=former)
     with pytest.raises(KStreamsAssetsError, match=problem):
-        rollback(bench.settings, restore, bench.cluster)
+        restore_previous_offsets(bench.settings, restore, bench.cluster)
     assert bench.cluster.group_offsets(bench.group) == {id_: CommittedOffset(0, "")}

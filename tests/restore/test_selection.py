@@ -53,7 +53,7 @@ class Points:
     is_followed: bool = False
     """Those that need what no backup reaches."""
 
-    def judge(self, ids: Sequence[str]) -> list[PointStatus]:
+    def evaluate(self, ids: Sequence[str]) -> list[PointStatus]:
         """As the coverage would."""
         self.judged += ids
         return [self._status(int(point_id[1:])) for point_id in ids]
@@ -78,7 +78,7 @@ class Points:
         ]
         chosen = choose(
             instants,
-            self.judge,
+            self.evaluate,
             request or RestoreRequest(),
             unfinished=unfinished,
             snapshots=self.snapshots,

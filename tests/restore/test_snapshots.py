@@ -134,7 +134,7 @@ class TestMissing:
         ("changes", "words"),
         [
             ({"proved": False, "reason": "Not sealed."}, "sums (not proved: Not sealed)"),
-            ({"fingerprint": "another"}, "sums (the format of the store was another one)"),
+            ({"fingerprint": "another"}, "sums (the store had another format)"),
             ({"topic": "renamed"}, "sums (none was made)"),
             ({"point_id": "other"}, "sums (none was made)"),
         ],
@@ -207,7 +207,7 @@ class TestCuts:
     def test_others(self, changes: Mapping[str, object]) -> None:
         (part,) = snapshot().partitions
         (text,) = self._refusals(replace(part, **changes))  # pyright: ignore[reportArgumentType]
-        assert "store sums: Its KTable snapshot of window w1 was not made of partition 0" in text
+        assert "store sums: Its KTable snapshot of window w1 was not made from partition 0" in text
         assert "ktables make --window w1" in text
 
     def test_a_partition_that_it_does_not_know(self) -> None:
@@ -217,7 +217,7 @@ class TestCuts:
 def test_changelogs_that_come_from_the_raw_log_all_the_same() -> None:
     mixed, without = from_raw_logs(findings().selection.topics, {})
     assert "Source topics that serve as changelog come from the raw log: names." in mixed
-    assert f"No tables are made of the stores of {CHANGELOG}" in without
+    assert f"The stores of {CHANGELOG} have no tables" in without
     assert len(from_raw_logs(findings().selection.topics, {CHANGELOG: object()})) == 1
 
 
@@ -274,7 +274,9 @@ def test_a_shorter_retention_would_lose_rows(kind: StoreKind, config: str) -> No
     text = _refusal(kind, 59_999, configs)
     assert text is not None
     assert text.startswith("store sums: Its declared retention_ms is 59999, but")
-    assert f"{config}={DAY + 60_000} of shop-sums-changelog says that the store keeps 60000" in text
+    assert (
+        f"{config}={DAY + 60_000} of shop-sums-changelog shows that the store keeps 60000" in text
+    )
     assert "Declare retention_ms: 60000" in text
     assert _refusal(kind, 60_000, configs) is None
     assert _refusal(kind, None, configs) is None
@@ -369,14 +371,14 @@ class TestState:
     def test_where_a_store_is_read_otherwise_now(self, written: Written) -> None:
         sessions = StoreFormat(kind=StoreKind.SESSION)
         written.settings = replace(written.settings, store_formats={"sums": sessions})
-        assert "the format of the store was another one" in written.state().missing(point().id)
+        assert "the store had another format" in written.state().missing(point().id)
 
     def test_a_store_without_tables_is_not_missed(self, tmp_path: Path) -> None:
         without = Written(tmp_path, without_ktable=frozenset({"sums"}))
         assert without.state().missing(point().id) == ""
         given = without.given()
         assert (given.sources, given.holdings) == ({}, {})
-        assert any("No tables are made of the stores of" in note for note in given.notes)
+        assert any("have no tables: these changelogs come from" in note for note in given.notes)
 
 
 class TestGiven:
@@ -433,8 +435,8 @@ class TestGiven:
         part = SnapshotPartition(0, f"{CHANGELOG}-id", 10, 99, rows=3, bytes=30)
         written.note(snapshot(partitions=(part,), fingerprint=windowed.fingerprint), *ROWS)
         cuts, retention = written.given(configs={"retention.ms": "86402000"}).refusals
-        assert "as the point has it" in str(cuts)
-        assert "says that the store keeps 2000" in str(retention)
+        assert "as it is in the point" in str(cuts)
+        assert "shows that the store keeps 2000" in str(retention)
 
     def test_a_declared_store_that_may_be_versioned_is_told(self, written: Written) -> None:
         given = written.given(configs={"min.compaction.lag.ms": "5"})

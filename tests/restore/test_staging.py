@@ -107,9 +107,9 @@ def test_deletions_of_a_versioned_store_are_records(
 @pytest.mark.parametrize(
     ("records", "words"),
     [
-        ((2, 0, 1), f"{TOTALS}-0 cannot be restored: its KTable snapshot gives 3 records, planned"),
-        ((3, 1, 1), f"{TOTALS}-1 cannot be restored: its KTable snapshot gives 0 records, planned"),
-        ((3, 0), f"{TOTALS}-2 cannot be restored: its KTable snapshot gives 1 records, planned"),
+        ((2, 0, 1), f"{TOTALS}-0 cannot be restored: its KTable snapshot has 3 records, the plan"),
+        ((3, 1, 1), f"{TOTALS}-1 cannot be restored: its KTable snapshot has 0 records, the plan"),
+        ((3, 0), f"{TOTALS}-2 cannot be restored: its KTable snapshot has 1 records, the plan"),
     ],
 )
 def test_other_rows_than_planned(

@@ -23,7 +23,7 @@ TAKEN = {
     Step.WATCH: {S.COMMITTED, S.FINISHED},
     Step.FINISH: {S.COMMITTED, S.FINISHED},
     Step.START: {S.COMMITTED, S.FINISHED},
-    Step.ROLLBACK: {*S} - {S.FINISHED},
+    Step.PREVIOUS_OFFSETS: {*S} - {S.FINISHED},
     Step.MAP: {S.PRODUCED, S.FAILED_VERIFICATION, *WRITTEN},
     Step.GROUP_OFFSETS: WRITTEN,
     Step.ABANDON: {S.ROLLED_BACK},
@@ -52,7 +52,7 @@ def test_the_application_is_not_started_on_what_is_not_proved(state: RestoreStat
             require(restore(state), step)
 
 
-@pytest.mark.parametrize("step", [step for step in Step if step is not Step.ROLLBACK])
+@pytest.mark.parametrize("step", [step for step in Step if step is not Step.PREVIOUS_OFFSETS])
 def test_what_was_finished_and_never_committed_is_not_finished(step: Step) -> None:
     """As an earlier release left it that finished a restore which was only planned."""
     never = replace(restore(S.FINISHED), committed=None)
@@ -109,4 +109,4 @@ def test_a_restore_that_is_committed_meanwhile_is_not_given_up(tmp_path: Path) -
 @pytest.mark.parametrize("state", [state for state in RestoreState if state is not S.FINISHED])
 def test_nothing_is_rolled_back_that_was_never_committed(state: RestoreState) -> None:
     with pytest.raises(KStreamsAssetsError, match="nothing to undo"):
-        require(replace(restore(state), former_offsets=None), Step.ROLLBACK)
+        require(replace(restore(state), former_offsets=None), Step.PREVIOUS_OFFSETS)

@@ -307,7 +307,7 @@ class TestMapped:
     def test_not_outside_the_log(self, start: int, end: int) -> None:
         own = there("orders", topic_id="orders-id", starts=(start,), ends=(end,))
         text = _problem(known=own, cluster_id=SOURCE_CLUSTER)
-        assert f"offset 60, where it would go on, lies outside its log ({start} to {end})" in text
+        assert f"offset 60, where it would continue, is outside its log ({start} to {end})" in text
 
     def test_not_without_a_writer(self) -> None:
         assert "no restore in this warehouse wrote it" in _problem()

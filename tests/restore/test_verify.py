@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from kstreams_assets.errors import ClusterUnavailableError, KStreamsAssetsError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.verify import SAMPLE_ENDS, SAMPLE_STRETCH, stretches_of, verify
+from kstreams_assets.restore.verify import SAMPLE_ENDS, SAMPLE_RANGE_LENGTH, sampled_ranges, verify
 from kstreams_assets.settings import VerifyExtent
 from spark_resources.partition_records import SCHEMA
 from tests.backup.writing import RawRecord
@@ -27,7 +27,7 @@ def test_a_true_copy_passes_with_every_record_compared(workplace: Workplace) -> 
 
     assert result.passed, result.problems
     assert [(p.records, p.compared, p.differing) for p in result.partitions] == [(60, 60, 0)] * 4
-    expected = "4 partitions hold 240 records, as the backup does; all 240 were compared."
+    expected = "4 partitions have 240 records, like the backup; all 240 were compared."
     assert result.explanation() == expected
     assert workplace.said[-1] == expected
 
@@ -41,7 +41,7 @@ def test_a_partition_without_records_must_be_empty(workplace: Workplace) -> None
 
     assert [str(problem) for problem in result.problems] == [
         f"{other.at(1)} offset 0: the restored records end here, 1 more offsets follow:"
-        " something writes to this topic"
+        " another process writes to this topic"
     ]
 
 
@@ -87,7 +87,7 @@ def test_topics_deleted_or_made_anew_are_named(workplace: Workplace) -> None:
 
     assert [str(problem) for problem in result.problems] == [
         f"{anew.plan.target}: the topic was recreated: its id is {found}, it was another-id",
-        "absent: the topic is not there any more",
+        "absent: the topic does not exist any more",
     ]
     assert [partition.target for partition in result.partitions] == [true.at(0), true.at(1)]
 
@@ -104,7 +104,7 @@ def test_configs_and_partition_count_must_be_as_the_restore_set_them(
 
     assert [str(problem) for problem in workplace.verify(restored).problems] == [
         f"{restored.plan.target}: has 2 partitions instead of 1",
-        f"{restored.plan.target}: config retention.bytes is -1 instead of 77, as the restore"
+        f"{restored.plan.target}: config retention.bytes is -1 instead of 77, which the restore"
         " had set it",
     ]
 
@@ -129,14 +129,14 @@ def test_counts_compare_no_record_and_say_so(workplace: Workplace) -> None:
 def test_a_sample_holds_both_ends_and_says_how_much_it_is(workplace: Workplace) -> None:
     count = 5_000
     backup = {0: records(count)[0]}
-    sampled = 2 * SAMPLE_ENDS + 10 * SAMPLE_STRETCH
+    sampled = 2 * SAMPLE_ENDS + 10 * SAMPLE_RANGE_LENGTH
     target = TopicPartitionId(workplace.restore(backup=backup).plan.target, 0)
 
     true = workplace.verify(workplace.restore(backup=backup), extent=VerifyExtent.SAMPLE)
     changed = [
         workplace.restore(change(0, at, value=b"other"), backup=backup) for at in (999, 4_000)
     ]
-    stretch = stretches_of(target, OffsetRange(0, count), VerifyExtent.SAMPLE)[4]
+    stretch = sampled_ranges(target, OffsetRange(0, count), VerifyExtent.SAMPLE)[4]
 
     result = workplace.verify(*changed, extent=VerifyExtent.SAMPLE)
 
@@ -147,13 +147,13 @@ def test_a_sample_holds_both_ends_and_says_how_much_it_is(workplace: Workplace) 
         (changed[0].at(0), 999),
         (changed[1].at(0), 4_000),
     ]
-    assert len(stretch) == SAMPLE_STRETCH
+    assert len(stretch) == SAMPLE_RANGE_LENGTH
 
 
 def test_a_random_stretch_of_a_sample_is_compared(workplace: Workplace) -> None:
     backup = {0: records(5_000)[0]}
     restored = workplace.restore(backup=backup)
-    stretch = stretches_of(restored.at(0), OffsetRange(0, 5_000), VerifyExtent.SAMPLE)[6]
+    stretch = sampled_ranges(restored.at(0), OffsetRange(0, 5_000), VerifyExtent.SAMPLE)[6]
     file = restored.works[0].files[0]
     table = pq.read_table(file).to_pylist()
     table[stretch.start + 50]["value"] = b"other"
@@ -169,9 +169,9 @@ def test_a_random_stretch_of_a_sample_is_compared(workplace: Workplace) -> None:
 def test_stretches_of_a_sample_are_in_order_and_disjoint(count: int, base: int) -> None:
     target, span = TopicPartitionId("orders", 0), OffsetRange(base, base + count)
 
-    stretches = stretches_of(target, span, VerifyExtent.SAMPLE)
+    stretches = sampled_ranges(target, span, VerifyExtent.SAMPLE)
 
-    assert stretches == stretches_of(target, span, VerifyExtent.SAMPLE)
+    assert stretches == sampled_ranges(target, span, VerifyExtent.SAMPLE)
     bounds = [bound for stretch in stretches for bound in (stretch.start, stretch.end)]
     assert bounds == sorted(bounds)
     assert all(len(stretch) for stretch in stretches)

@@ -9,9 +9,9 @@ import pytest
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.watch import (
     Assessment,
+    Evaluator,
     Expected,
     Health,
-    Judge,
     Limits,
     Observation,
     PartitionSeen,
@@ -64,8 +64,8 @@ def seen(
 
 
 def judged(observations: Iterable[Observation], expected: Expected = EXPECTED) -> list[Assessment]:
-    judge = Judge(expected, LIMITS)
-    return [judge.judge(observation) for observation in observations]
+    evaluator = Evaluator(expected, LIMITS)
+    return [evaluator.evaluate(observation) for observation in observations]
 
 
 def signs(assessment: Assessment) -> list[str]:
