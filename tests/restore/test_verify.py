@@ -105,7 +105,7 @@ def test_configs_and_partition_count_must_be_as_the_restore_set_them(
     assert [str(problem) for problem in workplace.verify(restored).problems] == [
         f"{restored.plan.target}: has 2 partitions instead of 1",
         f"{restored.plan.target}: config retention.bytes is -1 instead of 77, which the restore"
-        " had set it",
+        " had set",
     ]
 
 
