@@ -427,7 +427,7 @@ class TestGiven:
     def test_a_table_with_other_rows_than_noted(self, written: Written) -> None:
         write_snapshot(on_disk(written.settings.warehouse.ktable("shop", "sums")), [Row(0, 77)])
         (refusal,) = written.given().refusals
-        assert "store sums: Its table has 4 rows of window w1, noted are 3" in str(refusal)
+        assert "store sums: Its table has 4 rows of window w1; 3 were recorded" in str(refusal)
 
     def test_other_cuts_and_too_short_retentions(self, tmp_path: Path) -> None:
         windowed = StoreFormat(kind=StoreKind.WINDOW, retention_ms=1_000)

@@ -102,9 +102,9 @@ def test_an_excluded_topic_in_which_the_group_goes_on_has_a_name() -> None:
 @pytest.mark.parametrize(
     ("request_", "subject", "words"),
     [
-        ({"topics": {"Orders": "x"}}, "topics: Orders", "near: orders"),
+        ({"topics": {"Orders": "x"}}, "topics: Orders", "similar: orders"),
         ({"topics": {"zzz": "x"}}, "topics: zzz", "no topic 'zzz'."),
-        ({"exclude": ("order",)}, "exclude: order", "near: orders"),
+        ({"exclude": ("order",)}, "exclude: order", "similar: orders"),
         ({"exclude": ("orders",), "topics": {"orders": "x"}}, "topics: orders", "also excluded"),
         ({"topics": {"orders": "totals"}}, "topics orders, totals", "'totals'"),
         (
@@ -327,12 +327,12 @@ class TestMapped:
         older = point()
         older = replace(older, partitions=tuple(replace(cut, end=59) for cut in older.partitions))
         text = _problem(writer=_writer(older))
-        assert "had committed offset 60, restore begun of billing brought back 10 to 59" in text
+        assert "had committed offset 60, restore begun of billing restored 10 to 59" in text
 
     def test_not_behind_a_transaction_that_was_left_out(self) -> None:
         """The other application writes the topic, and will write that transaction again."""
         other = point(excluded={"orders": [OffsetRange(40, 45)]})
-        assert "brought back 10 to 40" in _problem(writer=_writer(other))
+        assert "restored 10 to 40" in _problem(writer=_writer(other))
 
     @pytest.mark.parametrize(("committed", "is_refused"), [(59, True), (60, False)])
     def test_not_before_the_tail_of_the_other_restore(
@@ -344,7 +344,7 @@ class TestMapped:
 
     def test_not_once_records_of_it_are_gone(self) -> None:
         short = there("orders", ends=(80,))
-        assert "it ends at 80, restore begun" in _problem(known=short, writer=_writer())
+        assert "it ends at 80, but restore begun" in _problem(known=short, writer=_writer())
 
     def test_not_from_another_source_topic(self) -> None:
         other = replace(point(), cluster_id="elsewhere")
