@@ -50,14 +50,14 @@ _UNREADABLE = (
     AssertionError,
     SchemaResolutionError,
 )
-"""What fastavro raises for bytes that are not of the schema."""
+"""The errors of fastavro for bytes that do not match the schema."""
 
 Named = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A schema without its logical types, by which bytes are read, and with them."""
+    """A schema without its logical types, used for reading bytes, and with them."""
 
     plain: Any
     full: Any
@@ -68,7 +68,7 @@ class AvroReader:
     """Reads payloads of several schemas into the shape of the newest one."""
 
     def __init__(self, schemas: Mapping[int, RegisteredSchema]) -> None:
-        """`unusable` tells by id why a schema cannot be read; SchemaUnusableError if none can."""
+        """Raise SchemaUnusableError if no schema is usable; `unusable` has the reasons by id."""
         self.unusable: dict[int, str] = {}
         self._parsed: dict[int, _Parsed] = {}
         reason: SchemaUnusableError | None = None
@@ -90,10 +90,10 @@ class AvroReader:
         return self._shape.type
 
     def read(self, schema_id: int, payload: bytes) -> object:
-        """One value; ValueError says why the payload is not one."""
+        """Return one value; ValueError says why the payload is invalid."""
         writer = self._parsed[schema_id].plain
         if writer == "bytes" or (isinstance(writer, dict) and writer.get("type") == "bytes"):
-            return self._shape.convert(payload)  # Confluent's serializers write it as it is
+            return self._shape.convert(payload)  # Confluent's serializers write it without framing
         reader = None if schema_id == self._newest else self._parsed[self._newest].plain
         stream = io.BytesIO(payload)
         try:
@@ -146,7 +146,7 @@ def _without_logical_types(schema: Any) -> Any:  # noqa: ANN401 (JSON)
 
 
 class _Shapes:
-    """Builds the column type of a schema, and what brings fastavro's values into it."""
+    """Builds the column type of a schema, and the conversion of fastavro's values."""
 
     def __init__(self, named: Named) -> None:
         self._named = named
@@ -180,7 +180,7 @@ class _Shapes:
     def _record(self, schema: dict[str, Any]) -> Shape:
         name = schema["name"]
         if name in self._open or not schema["fields"]:
-            return Shape(pa.string(), as_json)  # no column can hold itself, or nothing
+            return Shape(pa.string(), as_json)  # a column type cannot be recursive or empty
         self._open.append(name)
         parts = [(field["name"], self.of(field["type"])) for field in schema["fields"]]
         self._open.pop()
@@ -220,7 +220,7 @@ def _of(shape: Shape, value: Any) -> Any:  # noqa: ANN401 (any Avro value)
 
 
 def _untagged(value: Any) -> Any:  # noqa: ANN401 (any Avro value)
-    """Only in unions: fastavro tells named types as a pair of name and value."""
+    """Remove type tags, which only unions have: fastavro returns a pair of name and value."""
     return value[1] if isinstance(value, tuple) else value
 
 
@@ -233,11 +233,11 @@ def _branch(branches: list[dict[str, Any]], value: Any) -> int:  # noqa: ANN401
     for number, branch in enumerate(branches):
         if branch["type"] in kinds:
             return number
-    raise ValueError(f"a value of a union is a {type(value).__name__}, of which it has none")
+    raise ValueError(f"the union has no branch for a value of type {type(value).__name__}")
 
 
 def _logical(schema: dict[str, Any]) -> Shape | None:
-    """Logical types as Spark reads them; those it does not know stay plain values."""
+    """Return logical types that Spark knows; others stay plain values."""
     name, kind = schema.get("logicalType"), schema["type"]
     if name == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
@@ -272,7 +272,7 @@ def _micros(factor: int) -> Callable[[int], int]:
     def convert(value: int) -> int:
         micros = value * factor
         if not -(2**63) <= micros < 2**63:
-            raise ValueError(f"the timestamp {value} is outside what a column can hold")
+            raise ValueError(f"the timestamp {value} is outside the range of a column")
         return micros
 
     return convert

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COMPRESSION: Final = ("lz4_raw", 0)
-"""The files live for seconds."""
+"""The files exist for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFiles:
-    """The files of one topic, how many records they hold and how many bytes they take."""
+    """The files of one topic, their number of records, and their size."""
 
     files: tuple[StorePath, ...] = ()
     records: int = 0
@@ -40,10 +40,10 @@ def read_topics(
     spark: "Callable[[], SparkSession]",
     throttle: Throttle | None = None,
 ) -> Mapping[str, TopicFiles]:
-    """Read one stretch of each partition into files of `folder`, by the tasks of a backup.
+    """Read one offset range of each partition into files of `folder`, by the tasks of a backup.
 
     Returns:
-        By topic; without topics that have no record there.
+        By topic; topics without a record there are left out.
 
     Raises:
         KafkaError: Its subclasses say why a partition cannot be read.
@@ -71,8 +71,8 @@ def read_topics(
     for reason in (reason for one in done for reason in one.unread.values()):
         raise KafkaError(
             reason,
-            remedy="Look at the log of the partition's leader and at its remote storage, then run"
-            " the same again.",
+            remedy="Check the log of the partition's leader and its remote storage, then run the"
+            " command again.",
         )
     found: dict[str, TopicFiles] = {}
     for row in chain.from_iterable(one.rows for one in done):

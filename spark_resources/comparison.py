@@ -27,9 +27,9 @@ class Record(NamedTuple):
 
 
 def describe_difference(backup: Record, target: Record) -> str:
-    """What of the target's record is not as in the backup.
+    """Return how the target's record differs from the backup.
 
-    Payloads are told by length and the start of their SHA-256 alone: they may be secret.
+    Payloads are described only by length and the start of their SHA-256: they may be secret.
     """
     parts = []
     if backup.key != target.key:
@@ -63,7 +63,7 @@ def _headers(backup: list[tuple[str, bytes | None]], target: list[tuple[str, byt
     if len(backup) != len(target):
         return f"has {len(target)} headers instead of {len(backup)}"
     if Counter(backup) == Counter(target):
-        return f"its {len(target)} headers stand in another order"
+        return f"its {len(target)} headers have another order"
     pairs = zip(backup, target, strict=True)
     number, (wanted, found) = next(
         (number, pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]
@@ -93,7 +93,7 @@ class _AnyCreateTime:
 
 
 ANY_CREATE_TIME: Final = _AnyCreateTime()
-"""Stands for the timestamp of a record that got the time of the restore."""
+"""Replaces the timestamp of a record that got the time of the restore."""
 
 
 class RecordColumns(NamedTuple):
@@ -110,7 +110,7 @@ class RecordColumns(NamedTuple):
     headers: list[list[tuple[str, bytes | None]] | None]
 
     def part(self, start: int, stop: int) -> "RecordColumns":
-        """Some of the records."""
+        """Return some of the records."""
         return RecordColumns._make(column[start:stop] for column in self)
 
 
@@ -119,7 +119,7 @@ _EMPTY: Final = RecordColumns([], [], [], [], [])
 
 @dataclass(slots=True)
 class _Side:
-    """One of the two sequences, with what has been loaded and not been passed yet."""
+    """One of the two sequences, with loaded records that were not passed yet."""
 
     chunks: Iterator[RecordColumns]
     columns: RecordColumns = _EMPTY
@@ -127,7 +127,7 @@ class _Side:
     passed: int = 0
 
     def ahead(self, wanted: int) -> int:
-        """How many records can be seen: at least `wanted`, unless the end comes first."""
+        """Return how many records are loaded: at least `wanted`, unless the end comes first."""
         while (seen := len(self.columns.offsets) - self.at) < wanted:
             chunk = next(self.chunks, None)
             if chunk is None:
@@ -138,27 +138,27 @@ class _Side:
         return seen
 
     def first(self, count: int) -> RecordColumns:
-        """The next records, without passing them."""
+        """Return the next records without passing them."""
         return self.columns.part(self.at, self.at + count)
 
     def contents(self, count: int) -> list[Record]:
-        """The next records without their offsets, as many as there are."""
+        """Return the next records without their offsets, as many as there are."""
         self.ahead(count)
         part = self.first(count)
         return [Record(*fields) for fields in zip(*part[1:], strict=True)]
 
     def pass_over(self, count: int) -> None:
-        """Go on behind the next records."""
+        """Pass the next records."""
         self.at += count
         self.passed += count
 
 
 class Comparison:
-    """What comes out when the target's records are held against the backup's.
+    """The result of comparing the target's records with the backup's.
 
-    `source_of` gives the source offset of a target offset, for messages. Afterwards `compared`
-    counts the pairs held against one another, `expected` the backup's records, `differing` all
-    differences, of which `differences` are the first few.
+    `source_of` returns the source offset of a target offset, for messages. Afterwards `compared`
+    counts the compared pairs, `expected` the backup's records, `differing` all differences;
+    `differences` are the first few.
     """
 
     def __init__(self, target: TopicPartitionId, source_of: Callable[[int], int | None]) -> None:
@@ -170,20 +170,20 @@ class Comparison:
         self._source_of = source_of
 
     def run(self, backup: Iterator[RecordColumns], target: Iterator[RecordColumns]) -> None:
-        """Compare two sequences to their ends; may be called again for another stretch."""
+        """Compare two sequences to their ends; may be called again for another range."""
         pair = _Pair(self, _Side(backup), _Side(target))
         pair.compare()
         self.expected += pair.backup.passed
 
     def equal(self, count: int) -> None:
-        """So many records of both, the next ones, are the same."""
+        """Record that the next records of both are equal, this many."""
         self.compared += count
         self.expected += count
 
     def report(self, offset: int, what: str, *, belongs_at: int | None) -> None:
         """Count a difference, and keep it if it is among the first.
 
-        `belongs_at` is the target offset that the offset map gives for the backup's record.
+        `belongs_at` is the target offset of the backup's record in the offset map.
         """
         self.differing += 1
         if len(self.differences) < KEPT_DIFFERENCES:
@@ -195,8 +195,8 @@ class Comparison:
 class _Pair:
     """Two sequences side by side.
 
-    `_shift` is how much higher the target's records lie than the offset map says, after records
-    that are missing or too many.
+    `_shift` is the distance of the target's records above their offsets in the offset map, after
+    missing or additional records.
     """
 
     def __init__(self, outcome: Comparison, backup: _Side, target: _Side) -> None:
@@ -217,8 +217,8 @@ class _Pair:
             elif self._equal(1):
                 self._pass_both(1)
             else:
-                self._judge_next()
-        self._judge_rest()
+                self._compare_next()
+        self._compare_rest()
 
     def _equal(self, size: int) -> bool:
         backup, target = self.backup.first(size), self._target.first(size)
@@ -232,7 +232,7 @@ class _Pair:
         self.backup.pass_over(count)
         self._target.pass_over(count)
 
-    def _judge_next(self) -> None:
+    def _compare_next(self) -> None:
         offset = self._target.first(1).offsets[0]
         wanted = self.backup.first(1).offsets[0] + self._shift
         if offset < wanted:
@@ -240,9 +240,9 @@ class _Pair:
         elif offset > wanted:
             self._missing(wanted, 1)
         else:
-            self._judge_contents(offset)
+            self._compare_contents(offset)
 
-    def _judge_contents(self, offset: int) -> None:
+    def _compare_contents(self, offset: int) -> None:
         report, belongs_at = self._outcome.report, offset - self._shift
         searched = _SEARCHED if self._searches < _SEARCHES else 1
         self._searches += 1
@@ -265,7 +265,7 @@ class _Pair:
             self._pass_both(1)
 
     def _missing(self, offset: int, count: int) -> None:
-        """The backup's next records are not on the target, which goes on at `offset`."""
+        """The backup's next records are missing on the target, which continues at `offset`."""
         for belongs_at in self.backup.first(count).offsets:
             self._outcome.report(offset, "a record is missing here", belongs_at=belongs_at)
         self.backup.pass_over(count)
@@ -276,7 +276,7 @@ class _Pair:
             self._outcome.report(offset, what, belongs_at=None)
         self._target.pass_over(count)
 
-    def _judge_rest(self) -> None:
+    def _compare_rest(self) -> None:
         while count := self.backup.ahead(1):
             self._missing(self.backup.first(1).offsets[0] + self._shift, count)
         while count := self._target.ahead(1):
@@ -284,7 +284,7 @@ class _Pair:
 
 
 def _found_at(sequence: Sequence[Record], other: Sequence[Record]) -> int:
-    """By how many records `sequence` must be moved up to go on like `other`; 0 if it does not."""
+    """Return by how many records `sequence` must be moved to match `other`; 0 if it does not."""
     for moved in range(1, min(len(sequence), _SEARCHED + 1)):
         part = list(islice(sequence, moved, moved + _AGREEING))
         if part[0] == other[0] and part == list(other[: len(part)]):

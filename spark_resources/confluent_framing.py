@@ -1,8 +1,8 @@
 """Columns of records whose serializers put the id of a registered schema before the payload.
 
 The framing is Confluent's: a byte 0, the id as four bytes big-endian, for Protobuf the path of the
-message type, then the payload. Decoding runs in Spark's Python workers: they can say of each record
-why it was not read, and no JVM library has to fit this version of Spark.
+message type, then the payload. Decoding runs in Spark's Python workers: they can report for each
+record why it was not read, and need no JVM library for this version of Spark.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +29,8 @@ from spark_resources.framed_values import (
 class SchemasOfRows(Mapping[int, RegisteredSchema]):
     """Schemas together with the rows that are decoded by them.
 
-    Given to `framed` it has each column read by the newest schema that the column itself uses,
-    rather than by the newest of all. It costs one Spark job per column.
+    Passed to `framed`, each column is read by the newest schema that it uses itself, instead of by
+    the newest of all. It costs one Spark job per column.
     """
 
     def __init__(self, rows: DataFrame, schemas: Mapping[int, RegisteredSchema]) -> None:
@@ -48,7 +48,7 @@ class SchemasOfRows(Mapping[int, RegisteredSchema]):
 
 
 def schema_ids(rows: DataFrame, columns: Sequence[Column | str]) -> set[int]:
-    """The ids before the payloads in these columns, in one Spark job."""
+    """Return the ids before the payloads in these columns, with one Spark job."""
     found = [_schema_id(_column(column)) for column in columns]
     ids = rows.select(F.explode(F.array_distinct(F.array(*found))).alias("id")).distinct()
     return {row["id"] for row in ids.collect() if row["id"] is not None}
@@ -64,10 +64,10 @@ def framed(
 ) -> tuple[Column, Column]:
     """Decode a column of Avro or Protobuf; the second column says why a value is NULL.
 
-    All values have the shape of the newest of the schemas (see `SchemasOfRows`), for Protobuf that
-    of the message type which most rows of that schema have, the first one in it without rows. With
-    no schema at all the decoded column is a NULL string. NULL stays NULL without an error. With
-    `headers`, a record whose `header` names a schema's GUID is told apart.
+    All values have the shape of the newest schema (see `SchemasOfRows`). For Protobuf it is that
+    of the message type that most rows of that schema have, or its first one without rows. Without
+    any schema the decoded column is a NULL string. NULL stays NULL without an error. With
+    `headers`, a record whose `header` names a schema's GUID gets an error of its own.
     """
     plan = _plan_of(column, encoding, schemas)
     type_ = reader_of(plan).type if plan.has_schemas else pa.string()
@@ -103,8 +103,8 @@ def _plan_of(
 
 
 def _most_used_path(rows: DataFrame, column: Column, schema_id: int) -> tuple[int, ...]:
-    """The path of the message type that most rows of a schema have."""
-    # A path is a count and so many indexes, of one byte each unless a file has 64 types or more.
+    """Return the path of the message type that most rows of a schema have."""
+    # A path is a count and as many indexes, of one byte each unless a file has 64 or more types.
     count = F.conv(F.hex(F.substring(column, PREFIX + 1, 1)), 16, 10).cast("int") / 2
     length = F.least(count.cast("int") + 1, F.lit(LONGEST_PATH))
     path = F.substring(column, F.lit(PREFIX + 1), length)
@@ -113,7 +113,7 @@ def _most_used_path(rows: DataFrame, column: Column, schema_id: int) -> tuple[in
 
 
 def _schema_id(column: Column) -> Column:
-    """The id of a framed payload, else NULL."""
+    """Return the id of a framed payload, else NULL."""
     number = F.conv(F.hex(F.substring(column, 2, 4)), 16, 10).cast("bigint").cast("int")
     is_framed = (F.length(column) >= PREFIX) & (F.substring(column, 1, 1) == F.lit(b"\x00"))
     return F.when(is_framed, number)

@@ -1,7 +1,7 @@
-"""The parent of Spark's Python workers, which has loaded what our tasks need before it forks them.
+"""The parent of Spark's Python workers, which loads the modules of our tasks before it forks them.
 
-A worker that waits for a task for a minute ends, and to load all that again takes the next one half
-a second [measured]. Spark starts this in place of `pyspark.daemon` (`spark.python.daemon.module`).
+A worker that is idle for a minute ends. Loading the modules again takes the next one half a second
+[measured]. Spark starts this in place of `pyspark.daemon` (`spark.python.daemon.module`).
 """
 
 import gc
@@ -22,9 +22,9 @@ _LOADED: Final = (
 for _name in _LOADED:
     import_module(_name)
 
-# An executor of a cluster has the mask of whoever started its worker.
+# An executor of a cluster has the umask of the process that started its worker.
 keep_private()
-# Else the first look for cycles in each worker would copy the memory that it shares.
+# Otherwise the first garbage collection in each worker would copy the shared memory.
 gc.freeze()
 
 if __name__ == "__main__":

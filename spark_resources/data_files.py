@@ -1,4 +1,4 @@
-"""Writes rows as Parquet files; nothing refers to them yet."""
+"""Writes rows as Parquet files that no table refers to yet."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ WRITTEN: Final = pa.schema(
     ]
 )
 """A row for each file: its name in its folder, SHA-256, and as JSON Delta's statistics, the values
-of the columns by which the table is partitioned, and what else is to be noted."""
+of the table's partition columns, and further facts to record."""
 WRITTEN_DDL: Final = (
     "name STRING, size BIGINT, digest STRING, stats STRING, payload_bytes BIGINT, values STRING,"
     " about STRING"
@@ -69,7 +69,7 @@ _CODECS: Final = {"lz4_raw": "lz4"}
 
 @dataclass(frozen=True, slots=True)
 class SpanEdges:
-    """Where the spans of one partition begin and end, in order; `ends` are exclusive."""
+    """The starts and ends of one partition's spans, in order; `ends` are exclusive."""
 
     windows: tuple[str, ...]
     starts: tuple[int, ...]
@@ -78,7 +78,7 @@ class SpanEdges:
 
 @dataclass(frozen=True, slots=True)
 class NewFolder:
-    """Where files go, and how they are compressed."""
+    """The folder of new files, and their compression."""
 
     path: StorePath
     compression: str
@@ -87,7 +87,7 @@ class NewFolder:
 
 @dataclass(frozen=True, slots=True)
 class SpanFiles:
-    """A task: cuts records into spans, and writes a file of each.
+    """A task: splits records into spans, and writes a file of each.
 
     `spans` are those of each topic and partition.
     """
@@ -98,9 +98,9 @@ class SpanFiles:
     def write(
         self, batches: Iterable[tuple[TopicPartitionId, pa.RecordBatch]]
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of `FILE` of one partition each, in order of offsets, to rows of `WRITTEN`.
+        """Turn batches of `FILE` (of one partition each, by offset) into rows of `WRITTEN`.
 
-        Raises ValueError for a record that was not asked for, or comes out of order.
+        Raises ValueError for a record that was not requested, or is out of order.
         """
         file: _SpanFile | None = None
         for partition, records in batches:
@@ -124,13 +124,13 @@ class SpanFiles:
             number = int(numbers[start])
             if number == len(edges.ends) or offsets[start] < edges.starts[number]:
                 raise ValueError(
-                    f"offset {offsets[start]} of {topic}-{partition} was not asked for"
+                    f"offset {offsets[start]} of {topic}-{partition} was not requested"
                 )
             yield edges.windows[number], records.slice(start, end - start)
 
 
 class _SpanFile:
-    """The file of a span, whose records come in order of offsets."""
+    """The file of a span, whose records arrive in order of offsets."""
 
     def __init__(self, folder: NewFolder, span: tuple[str, str, int]) -> None:
         self.span = span
@@ -140,10 +140,10 @@ class _SpanFile:
         self._odd = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Append records. Raises ValueError when they are not in order of offsets."""
+        """Append records. Raises ValueError if they are not in order of offsets."""
         offsets = rows["offset"].to_numpy()
         if offsets[0] <= self._last or (np.diff(offsets) <= 0).any():
-            raise ValueError(f"records of {self.span} came out of order at offset {offsets[0]}")
+            raise ValueError(f"records of {self.span} were out of order at offset {offsets[0]}")
         self._last = int(offsets[-1])
         self._odd += int(np.count_nonzero(rows["timestamp_ms"].drop_null().to_numpy() <= 0))
         self._file.add(rows)
@@ -158,7 +158,7 @@ class _SpanFile:
 class SnapshotFile:
     """A task: writes rows of one window of a KTable as one file.
 
-    Notes how many rows each partition has, how many could not be decoded, and the first
+    Records how many rows each partition has, how many could not be decoded, and the first
     `most_problems` of these.
     """
 
@@ -167,7 +167,7 @@ class SnapshotFile:
     most_problems: int
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For `mapInArrow`: columns of the table but for `window` to a row of `WRITTEN`."""
+        """For `mapInArrow`: turn the table's columns without `window` into a row of `WRITTEN`."""
         file: _File | None = None
         rows: Counter[int] = Counter()
         problems: list[tuple[int, int, str]] = []
@@ -189,17 +189,17 @@ class SnapshotFile:
 
 
 def _span_name(topic: str, partition: int) -> str:
-    """How the name of a file with records of a partition begins."""
+    """Return the prefix of the name of a file with records of a partition."""
     return disk_name(f"{topic}-{partition}")
 
 
 def _new_name(begin: str) -> str:
-    """A name that no other file has."""
+    """Return a unique name."""
     return f"{begin}-{uuid.uuid4().hex[:12]}.parquet"
 
 
 class _File:
-    """One file; rows are gathered until they make a row group."""
+    """One file; rows are collected until they fill a row group."""
 
     def __init__(self, folder: NewFolder, name: str, schema: pa.Schema) -> None:
         self._name = _new_name(name)
@@ -218,7 +218,7 @@ class _File:
             metadata_collector=self._metadata,
         )
         self._records = 0
-        # Of fields in a structure Delta wants statistics one by one.
+        # Delta requires separate statistics for fields of a structure.
         plain = [field.name for field in schema if not pa.types.is_struct(field.type)]
         self._nulls = dict.fromkeys(plain, 0)
         self._least: dict[str, int] = {}
@@ -248,7 +248,7 @@ class _File:
         self._waiting, self._bytes = [], 0
 
     def close(self, values: Mapping[str, str], about: Mapping[str, Any]) -> pa.RecordBatch:
-        """End the file, and say what is in it."""
+        """End the file, and describe its contents."""
         if self._waiting:
             self._write()
         self._writer.close()
@@ -274,10 +274,10 @@ class _File:
 def kept_file(
     folder: NewFolder, kept: ExpectedFile, values: Mapping[str, str], partition: int
 ) -> pa.RecordBatch:
-    """A file of records as it is, under a new name and with other values; a row of `WRITTEN`.
+    """Add an unchanged file of records with a new name and other values; return a row of `WRITTEN`.
 
-    It is a second name of the same file where the disk has such, else a copy (which a store makes).
-    Keys and values are not read: the file is known to be intact.
+    It is a hard link if the disk supports them, else a copy (which a store makes). Keys and values
+    are not read: the file is known to be intact.
     """
     path = kept.location
     name = _new_name(_span_name(values["topic"], partition))
@@ -327,8 +327,8 @@ def kept_file(
 def remove_unreported(folder: StorePath, names: Container[str]) -> None:
     """Delete the files of a folder that no successful task has reported.
 
-    The task of a lost executor leaves some, and Spark runs it again. If that one still writes, what
-    it ends later stays: nothing will ever refer to it.
+    The task of a lost executor leaves some, and Spark runs it again. If the lost one still writes,
+    files that it completes later stay: nothing ever refers to them.
     """
     for file in folder.glob("*.parquet"):
         if file.name not in names:
@@ -336,7 +336,7 @@ def remove_unreported(folder: StorePath, names: Container[str]) -> None:
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """The columns of a Parquet file with this schema, as Parquet names them."""
+    """Return the columns of a Parquet file with this schema, as Parquet names them."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
@@ -344,7 +344,7 @@ def _leaves(schema: pa.Schema) -> list[str]:
 
 
 def _runs(values: "np.ndarray[Any, Any]") -> Sequence[tuple[int, int]]:
-    """Begin and end of each run of equal values."""
+    """Return start and end of each run of equal values."""
     changes = np.flatnonzero(np.diff(values)) + 1
     edges = [0, *changes.tolist(), len(values)]
     return list(itertools.pairwise(edges)) if len(values) else []

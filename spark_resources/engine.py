@@ -1,9 +1,9 @@
 """The engine: one warm Spark Connect server of a user on this host, found or started when needed.
 
-Who uses an engine holds a shared lock for as long; an engine that nobody has used for a while ends.
-A file of the user alone says where an engine listens and by which token it lets clients in. Engines
-differ by what they were started with: settings, jars, interpreter, and the code of these packages,
-since Python workers keep what they have imported. Who asks for no settings uses any.
+Each client of an engine holds a shared lock; an engine that was unused for a while ends. A file
+that only the user can read contains the address of an engine and the token for its clients. Engines
+differ by their start parameters: settings, jars, interpreter, and the code of these packages, since
+Python workers keep imported modules. A client without settings uses any engine.
 """
 
 import contextlib
@@ -47,16 +47,16 @@ from spark_resources.java import PASSED_ON, find_java
 from spark_resources.settings import SparkSettings
 
 ENGINES_VARIABLE: Final = "KSTREAMS_ASSETS_ENGINES"
-"""The folder in which engines are told of, if it is not the default one."""
+"""The folder with the descriptions of engines, if it is not the default one."""
 _TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (a name)
 _START_S: Final = 120.0
 _EXECUTOR_S: Final = 120.0
-"""How much longer the first executor of a cluster may take."""
+"""Additional time for the first executor of a cluster."""
 _SETTLE_S: Final = 3.0
 _BY_DEMAND: Final = "spark.dynamicAllocation.enabled"
 _STOP_S: Final = 30.0
 _NOTICE_S: Final = 10.0
-"""In which an engine whose JVM has died ends."""
+"""Within this time an engine ends after its JVM has died."""
 _CONNECT_S: Final = 2.0
 _SOCKETS: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS: Final = "0A"
@@ -85,14 +85,14 @@ class Engine:
     since_ms: int
     version: str
     code: str
-    """Jars, interpreter and packages: who uses it has the same."""
+    """Digest of jars, interpreter and packages: clients must have the same."""
     settings: Mapping[str, Any]
 
     @property
     def url(self) -> str:
-        """Where clients connect, with the token: not for logs."""
+        """The address for clients, with the token: not for logs."""
         # Only for this name pyspark sends a token without TLS. Sessions connect to LOOPBACK: the
-        # name may mean ::1 too, where anybody can listen.
+        # name may also mean ::1, on which any user can listen.
         return f"sc://localhost:{self.port}/;token={self.token}"
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ class Engine:
 
 
 class Lease:
-    """The use of an engine: it does not end before this is closed, or its process is gone."""
+    """The use of an engine: it does not end before this is closed or its process has ended."""
 
     def __init__(self, place: "_Place", engine: Engine, held: IO[bytes]) -> None:
         self._place, self.engine = place, engine
@@ -108,25 +108,25 @@ class Lease:
 
     @property
     def log(self) -> Path:
-        """What the engine prints."""
+        """The output of the engine."""
         return self._place.log
 
     def is_alive(self) -> bool:
-        """Whether the engine still runs, and lets clients in."""
+        """Whether the engine still runs and accepts clients."""
         found = self._place.engine()
         return found is not None and found.token == self.engine.token
 
     def close(self) -> None:
-        """Let the engine end when nobody else uses it."""
+        """Let the engine end when it has no other clients."""
         if self._held is not None:
             self._held.close()
             self._held = None
 
 
 def lease(settings: SparkSettings) -> Lease:
-    """An engine with these settings, started if there is none; it stays until the lease is closed.
+    """Return an engine with these settings, started if necessary, that stays until the lease ends.
 
-    Settings that were not given leave the choice to whoever has started an engine.
+    Settings that are not given may have any value in an existing engine.
 
     Raises:
         EngineError: It did not start.
@@ -149,7 +149,7 @@ def lease(settings: SparkSettings) -> Lease:
 
 
 def engines() -> list[Engine]:
-    """Those of this user that run."""
+    """Return the running engines of this user."""
     found = [place.engine() for place in _places()]
     return [engine for engine in found if engine is not None]
 
@@ -161,9 +161,9 @@ def is_used(engine: Engine) -> bool:
 
 
 def stop(engine: Engine) -> None:
-    """End an engine, and what it runs.
+    """End an engine and its jobs.
 
-    Raises EngineError when it is still there after half a minute.
+    Raises EngineError if it still runs after half a minute.
     """
     place = _Place(_folder(), engine.key)
     with contextlib.suppress(ProcessLookupError):
@@ -182,7 +182,7 @@ def _fits(engine: Engine, settings: SparkSettings) -> bool:
 
 
 def _code() -> str:
-    """What clients and engine must have in common, as one word."""
+    """Return a digest of what clients and engine must have in common."""
     facts = {
         "jars": str(jars_directory("spark")),
         "python": sys.executable,
@@ -197,14 +197,14 @@ def _word(facts: object) -> str:
 
 
 def _folder() -> Path:
-    """The user's folder of engines; it is made, for this user alone."""
+    """Return the user's folder of engines; create it, readable by this user only."""
     keep_private()
-    told = os.environ.get(ENGINES_VARIABLE)
-    folder = Path(told) if told else user_cache("engines")
+    folder_name = os.environ.get(ENGINES_VARIABLE)
+    folder = Path(folder_name) if folder_name else user_cache("engines")
     folder.mkdir(parents=True, exist_ok=True)
     if why_not_private(folder.resolve()) is not None:
         raise ConfigurationError(
-            f"{folder} is not this user's alone, but would hold the tokens of its engines.",
+            f"{folder} is accessible to other users, but would contain the tokens of engines.",
             remedy=f"chmod 700 {folder}, or name another folder by {ENGINES_VARIABLE}.",
         )
     return folder
@@ -212,10 +212,10 @@ def _folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the files of one engine are.
+    """The files of one engine.
 
-    `.json` says where it listens, `.log` is what it prints. `.alive` is locked by the engine for as
-    long as it lives, `.used` by its clients (shared), `.start` by who starts it.
+    `.json` describes its address, `.log` is its output. `.alive` is locked by the engine while it
+    lives, `.used` by its clients (shared), `.start` by the process that starts it.
     """
 
     folder: Path
@@ -231,27 +231,27 @@ class _Place:
         return self.folder / f"{self.key}.log"
 
     @property
-    def told(self) -> Path:
+    def description(self) -> Path:
         return self.folder / f"{self.key}.json"
 
     def file(self, kind: str) -> Path:
         return self.folder / f"{self.key}.{kind}"
 
     def engine(self) -> Engine | None:
-        """The engine that clients can use, None where there is none.
+        """Return the engine that clients can use, None without one.
 
-        The process of an engine notices after a moment that its JVM has died: until then nobody
-        listens on its port.
+        The process of an engine notices after a moment that its JVM has died. Until then its port
+        is closed.
         """
-        told = self._told()
-        # What a killed engine told is gone before the next one takes the lock.
-        if told is None or not self._is_alive() or told != self._told():
+        described = self._described()
+        # The description of a killed engine is deleted before the next one takes the lock.
+        if described is None or not self._is_alive() or described != self._described():
             return None
-        engine = Engine(**told)
+        engine = Engine(**described)
         return engine if is_listening(engine.port) else None
 
     def has_ended_within(self, limit_s: float) -> bool:
-        """Wait until the process of its engine has ended, at most so long."""
+        """Wait until the process of its engine has ended, at most for this time."""
         deadline = time.monotonic() + limit_s
         while self._is_alive():
             if time.monotonic() >= deadline:
@@ -260,20 +260,20 @@ class _Place:
         return True
 
     def _is_alive(self) -> bool:
-        """Whether a process of an engine runs here, of use or not."""
+        """Whether a process of an engine runs here, usable or not."""
         with _lock(self.file("alive"), fcntl.LOCK_SH) as free:
             return free is None
 
-    def _told(self) -> dict[str, Any] | None:
+    def _described(self) -> dict[str, Any] | None:
         try:
-            told = json.loads(self.told.read_text("utf-8"))
+            described = json.loads(self.description.read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        # Another release may tell other things.
-        return told if set(told) == {field.name for field in fields(Engine)} else None
+        # Another release may describe engines differently.
+        return described if set(described) == {field.name for field in fields(Engine)} else None
 
     def lease(self) -> Lease | None:
-        """The use of the engine, None where none runs, or it is about to end."""
+        """Return the use of the engine, None if there is none or it is about to end."""
         held = locked(self.file("used"), fcntl.LOCK_SH)
         if held is None:
             return None
@@ -284,7 +284,7 @@ class _Place:
         return Lease(self, engine, held)
 
     def start(self, settings: SparkSettings) -> None:
-        """Start it unless somebody else does so at the moment; returns when that has ended."""
+        """Start it unless another process does; return when that has ended."""
         with _lock(self.file("start"), fcntl.LOCK_EX) as mine:
             if mine is None:
                 time.sleep(_POLL_S)
@@ -295,8 +295,8 @@ class _Place:
             find_java()
             if not is_local(settings.master):
                 read_secret(settings)
-            self._end_the_useless()
-            self.told.unlink(missing_ok=True)
+            self._end_unusable()
+            self.description.unlink(missing_ok=True)
             with self.log.open("wb") as log:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "spark_resources.engine"],
@@ -325,29 +325,29 @@ class _Place:
                     raise EngineError(f"The engine did not start in {start_s:.0f} s", self.log)
                 time.sleep(_POLL_S)
 
-    def _end_the_useless(self) -> None:
-        """End the process of an engine that nobody can use any more: it would keep the next out.
+    def _end_unusable(self) -> None:
+        """End the process of an unusable engine: it would block the next one.
 
-        Raises EngineError when it is still there.
+        Raises EngineError if it still runs.
         """
-        told = self._told()
+        described = self._described()
         if self.has_ended_within(_NOTICE_S):
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            # The lock shows that the process is the one that told its id.
-            if told is not None and self._is_alive():
+            # The lock shows that the process is the one with the described id.
+            if described is not None and self._is_alive():
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(told["pid"], number)
+                    os.kill(described["pid"], number)
             if self.has_ended_within(_NOTICE_S):
                 return
-        raise EngineError("An engine that does not answer does not end", self.log)
+        raise EngineError("An engine that does not answer cannot be ended", self.log)
 
 
 def is_listening(port: int) -> bool:
     """Whether a process of this user listens on a port of 127.0.0.1.
 
-    Where Linux tells the owner, another user's process does not count, which may have taken the
-    port since: clients would send it their token.
+    If Linux reports the owner, another user's process does not count. It may have taken the port
+    since, and clients would send it their token.
     """
     sockets = [file for file in _SOCKETS if file.exists()]
     if not sockets:
@@ -364,24 +364,24 @@ def is_listening(port: int) -> bool:
 
 
 def _start_s(settings: SparkSettings) -> float:
-    """How long its start may take."""
+    """Return how long its start may take (s)."""
     return _START_S if is_local(settings.master) else _START_S + _EXECUTOR_S
 
 
 def _stamp(package: str) -> tuple[str, int]:
-    """Which code a package has."""
+    """Return name and version of a package's code."""
     folder = ROOT / package
     return str(folder), max(file.stat().st_mtime_ns for file in folder.rglob("*.py"))
 
 
 def _environment() -> dict[str, str]:
-    """What an engine gets: it outlives the process that starts it, and its secrets."""
-    names = (*PASSED_ON, *LOCATIONS)  # tasks look for the keys of a store themselves
-    told = {name: value for name in names if (value := os.environ.get(name))}
-    # Spark's workers find these packages where this process does.
+    """Return the environment of an engine, without secrets: it outlives its starting process."""
+    names = (*PASSED_ON, *LOCATIONS)  # tasks look up the keys of a store themselves
+    passed = {name: value for name in names if (value := os.environ.get(name))}
+    # Spark's workers find these packages in the same place as this process.
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     jars, engines = str(jars_home().absolute()), str(_folder().absolute())
-    return {**told, "PYTHONPATH": path, JARS_VARIABLE: jars, ENGINES_VARIABLE: engines}
+    return {**passed, "PYTHONPATH": path, JARS_VARIABLE: jars, ENGINES_VARIABLE: engines}
 
 
 @contextmanager
@@ -395,7 +395,7 @@ def _lock(path: Path, how: int) -> Iterator[IO[bytes] | None]:
 
 
 def main() -> None:
-    """Serve, as standard input says, until nobody needs it, or SIGTERM."""
+    """Serve, as standard input specifies, until the engine is not needed, or SIGTERM."""
     task = json.load(sys.stdin)
     settings, place = SparkSettings(**task["settings"]), _Place(_folder(), task["key"])
     ended = threading.Event()
@@ -406,11 +406,11 @@ def main() -> None:
             return
         server = _Server(settings, place.file("zip"))
         try:
-            told = asdict(server.engine(place.key, task["code"], task["settings"]))
-            store_at(place.told).put_text(json.dumps(told), durable=False)
+            described = asdict(server.engine(place.key, task["code"], task["settings"]))
+            store_at(place.description).put_text(json.dumps(described), durable=False)
             server.serve(place.file("used"), ended)
         finally:
-            place.told.unlink(missing_ok=True)
+            place.description.unlink(missing_ok=True)
             server.stop()
 
 
@@ -424,9 +424,9 @@ class _Server:
         java = find_java()
         self._idle_s = settings.engine_idle_s
         self._token, self._port = secrets.token_urlsafe(32), _free_port()
-        # By the environment: what is an option of the JVM, everybody on the host can read.
+        # By the environment: every user of the host can read the options of a JVM.
         os.environ[_TOKEN_VARIABLE] = self._token
-        # pyspark's launcher and its workers take these from the environment only.
+        # pyspark's launcher and its workers read these only from the environment.
         os.environ["JAVA_HOME"] = str(java.home)
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["PYSPARK_PYTHON"] = settings.cluster_python or sys.executable
@@ -440,7 +440,7 @@ class _Server:
         gateway = launch_gateway(conf)
         secret = read_secret(settings) if on_cluster else None
         if secret is not None:
-            # Not before: pyspark hands settings to the JVM as arguments, which everybody can read.
+            # Not before: pyspark passes settings to the JVM as arguments, which are visible to all.
             conf.set(SECRET_SETTING, secret)
         self._context = SparkContext(gateway=gateway, conf=conf)
         self._jvm: Any = self._context._jvm  # noqa: SLF001 - no public way to the driver's JVM
@@ -448,7 +448,7 @@ class _Server:
             self._await_executor(settings.master)
 
     def engine(self, key: str, code: str, settings: Mapping[str, Any]) -> Engine:
-        """What clients are told."""
+        """Return the description of the engine for clients."""
         return Engine(
             key=key,
             port=self._port,
@@ -462,17 +462,17 @@ class _Server:
         )
 
     def serve(self, used: Path, ended: threading.Event) -> None:
-        """Return when asked to end, or when nobody has used the engine for its time."""
+        """Return when asked to end, or when the engine was unused for its idle time."""
         idle_since = time.monotonic()
         while not ended.wait(_LOOK_S):
-            self._jvm.java.lang.System.nanoTime()  # raises where the JVM has died
+            self._jvm.java.lang.System.nanoTime()  # raises if the JVM has died
             file = locked(used, fcntl.LOCK_EX)
             if file is None:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since < self._idle_s:
                 file.close()
             else:
-                return  # with the lock: no client comes any more
+                return  # with the lock: no new client can come
 
     def stop(self) -> None:
         """End the JVM."""
@@ -480,9 +480,9 @@ class _Server:
         self._archive.unlink(missing_ok=True)
 
     def _await_executor(self, master: str) -> None:
-        """Else the first job would wait for ever where none can start, and nobody would know.
+        """Wait for executors: without any, the first job would wait forever without an error.
 
-        Those that come soon after the first one are waited for: jobs are cut for their cores.
+        Executors that start soon after the first one are awaited: jobs are split by their cores.
         """
         context: Any = self._context
         status = context._jsc.sc().statusTracker()  # noqa: SLF001
@@ -493,14 +493,14 @@ class _Server:
                 begun, changed = found, time.monotonic()
             if begun == 0 and time.monotonic() - changed >= _EXECUTOR_S:
                 self.stop()
-                raise SystemExit(f"No executor of {master} has begun within {_EXECUTOR_S:.0f} s.")
+                raise SystemExit(f"No executor of {master} has started within {_EXECUTOR_S:.0f} s.")
             time.sleep(_POLL_S)
 
 
 def _cores(master: str) -> int:
-    """Of a local master."""
-    told = re.fullmatch(r"local\[(\d+)(?:,\d+)?\]", master)
-    return int(told[1]) if told else os.cpu_count() or 1
+    """Return the cores of a local master."""
+    match = re.fullmatch(r"local\[(\d+)(?:,\d+)?\]", master)
+    return int(match[1]) if match else os.cpu_count() or 1
 
 
 def _free_port() -> int:
@@ -510,16 +510,16 @@ def _free_port() -> int:
 
 
 def _class_data(archive: Path) -> list[str]:
-    """Use the archive, or write it when the JVM ends (its header last: half of one is none).
+    """Use the archive, or write it when the JVM ends (its header last: half of one is invalid).
 
-    An archive of other jars, or of another JVM, is passed over.
+    An archive of other jars, or of another JVM, is ignored.
     """
     use = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
     return [f"-XX:{use}={archive.absolute()}", "-Xlog:cds=error", "-Xlog:cds+dynamic=error"]
 
 
 def launch_settings(settings: SparkSettings, port: int, archive: Path) -> Mapping[str, str]:
-    """Settings of Spark with which an engine starts; `archive` is the code that executors get."""
+    """Return Spark's settings for an engine; `archive` is the code for executors."""
     options = [
         "-XX:+UseParallelGC",
         "-Duser.timezone=UTC",
@@ -535,7 +535,7 @@ def launch_settings(settings: SparkSettings, port: int, archive: Path) -> Mappin
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraClassPath": class_path("spark"),
         "spark.driver.extraJavaOptions": " ".join(options),
-        # Hadoop sets the modes of files and folders itself, whatever the umask of the JVM is.
+        # Hadoop sets the modes of files and folders itself, independent of the JVM's umask.
         "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -550,12 +550,12 @@ def launch_settings(settings: SparkSettings, port: int, archive: Path) -> Mappin
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
-        # What a killed client has started ends soon after it: only where a stream ends does the
-        # server see that nobody goes on with it.
+        # Jobs of a killed client end soon after it: the server notices the end of a client
+        # only when a stream ends.
         "spark.connect.execute.reattachable.senderMaxStreamDuration": "5s",
         "spark.connect.execute.manager.detachedTimeout": "5s",
         "spark.connect.execute.manager.maintenanceInterval": "1s",
-        # Sessions have no code of their own; with it each would start Python workers of its own.
+        # Sessions have no code of their own; otherwise each would start its own Python workers.
         "spark.sql.artifact.isolation.enabled": "false",
         **settings.session_settings(),
         **(
@@ -572,8 +572,8 @@ def _local_settings(master: str) -> Mapping[str, str]:
         "spark.default.parallelism": str(_cores(master)),
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
-        # Everybody on this host reaches the driver's ports, and tasks carry secrets of Kafka. Spark
-        # makes a secret of its own for a local master.
+        # All users of this host reach the driver's ports, and tasks carry secrets of Kafka.
+        # Spark creates a secret for a local master by itself.
         "spark.authenticate": "true",
     }
 

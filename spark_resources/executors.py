@@ -1,7 +1,7 @@
-"""What executors of a Spark cluster get from an engine: jars, the code of these packages, a secret.
+"""What an engine sends to executors of a Spark cluster: jars, the code of these packages, a secret.
 
-Python and what these packages depend on must be there. Secrets of Kafka travel in the tasks that
-need them; nothing of the engine's environment does.
+Python and the dependencies of these packages must be installed there. Secrets of Kafka travel in
+the tasks that need them; nothing of the engine's environment does.
 """
 
 import socket
@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SECRET_SETTING: Final = "spark.authenticate.secret"  # noqa: S105 (a name)
 _STANDALONE: Final = "spark://"
 LOOPBACK: Final = "127.0.0.1"
-"""Where a local engine listens, and its clients connect."""
+"""The address on which a local engine listens."""
 
 
 def is_local(master: str) -> bool:
@@ -38,13 +38,13 @@ def write_package_archive(path: Path) -> None:
 
 
 def cluster_settings(settings: SparkSettings, archive: Path) -> Mapping[str, str]:
-    """Settings of Spark for a master that is not local.
+    """Return settings of Spark for a master that is not local.
 
-    `archive` is served to executors from where it lies, for as long as the engine lives.
+    `archive` is served to executors from its path while the engine lives.
 
     Raises:
         ConfigurationError: See `read_secret`.
-        JarsMissingError: There are no jars to hand on.
+        JarsMissingError: There are no jars to send.
     """
     jars = sorted(verify_jars("spark", hashes=False).glob("*.jar"))
     read_secret(settings)
@@ -55,11 +55,11 @@ def cluster_settings(settings: SparkSettings, archive: Path) -> Mapping[str, str
         "spark.files": archive.as_uri(),
         "spark.executorEnv.PYTHONPATH": archive.name,
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
-        # Tasks carry secrets of Kafka, and whoever reaches the ports of a driver runs code in it.
+        # Tasks carry secrets of Kafka, and all who reach the ports of a driver run code in it.
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
         "spark.io.encryption.enabled": "true",
-        # A lost executor costs an attempt; a failed task does not, it reports and is not repeated.
+        # A lost executor costs an attempt; a failed task does not, as it is not repeated.
         "spark.task.maxFailures": "4",
         # An executor that hangs is given up after a minute; one that does not reach the engine
         # ends itself after another.
@@ -70,7 +70,7 @@ def cluster_settings(settings: SparkSettings, archive: Path) -> Mapping[str, str
 
 
 def read_secret(settings: SparkSettings) -> str | None:
-    """The secret by which an engine and a standalone cluster know each other; None without one.
+    """Return the secret that an engine and a standalone cluster share; None without one.
 
     Raises:
         ConfigurationError: A standalone cluster needs it, or its file cannot be read.
@@ -80,11 +80,11 @@ def read_secret(settings: SparkSettings) -> str | None:
         if not settings.master.startswith(_STANDALONE) or declined:
             return None
         raise ConfigurationError(
-            f"The master {settings.master} is asked without a secret. Tasks carry the secrets of"
-            " Kafka, and anybody who reaches the ports of an engine could run code in it.",
-            remedy="Name the file that holds spark.authenticate.secret of master and workers:"
-            " cluster_secret_file, or KSTREAMS_ASSETS_SPARK_CLUSTER_SECRET_FILE. In a network that"
-            " nobody else reaches: spark_config with spark.authenticate: false.",
+            f"The master {settings.master} has no shared secret. Tasks carry the secrets of"
+            " Kafka, and anyone who reaches the ports of an engine could run code in it.",
+            remedy="Name the file that contains spark.authenticate.secret of master and workers:"
+            " cluster_secret_file, or KSTREAMS_ASSETS_SPARK_CLUSTER_SECRET_FILE. In an isolated"
+            " network: spark_config with spark.authenticate: false.",
         )
     try:
         secret = Path(settings.cluster_secret_file).read_text("utf-8").strip()
@@ -103,9 +103,9 @@ def read_secret(settings: SparkSettings) -> str | None:
 
 
 def _addresses(master: str) -> Mapping[str, str]:
-    """Where executors find the driver: at the address from which this host reaches the master."""
+    """Set the driver's address for executors: the one from which this host reaches the master."""
     if not master.startswith(_STANDALONE):
-        return {}  # as Spark finds it, or as spark_config says
+        return {}  # as Spark finds it, or as spark_config sets it
     first = urlsplit(master.split(",")[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -113,7 +113,7 @@ def _addresses(master: str) -> Mapping[str, str]:
             own = str(probe.getsockname()[0])
         except OSError as error:
             raise ConfigurationError(
-                f"The host of the master {master} is not known ({error.strerror or error}).",
+                f"The host of the master {master} is unknown ({error.strerror or error}).",
                 remedy="Check `master`: spark://host:port.",
             ) from None
     own = LOOPBACK if own.startswith("127.") else own

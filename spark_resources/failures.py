@@ -1,4 +1,4 @@
-"""What Spark, or the way to it (gRPC, py4j), raises, as one error with cause and remedy."""
+"""Maps errors of Spark and its transports (gRPC, py4j) to one error with cause and remedy."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 _FIRST = re.compile(
     r"^(?:: |.*Lost task .*?\): )((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MULTILINE
 )
-"""What py4j, or the driver, names before its causes."""
+"""The error that py4j or the driver names before its causes."""
 _EXCEPTION = re.compile(r"^\s*((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MULTILINE)
 _PYTHON = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
@@ -35,21 +35,21 @@ _SEEN_BY_GRPC = re.compile(
     r"^(?:ipv[46]:\S+: |connect: |recvmsg: ?|errors resolving \S+: |\[field:[\w ]+ error:)+", re.I
 )
 _CLOSED_CHANNEL: Final = ("Cannot invoke RPC", "Channel closed")
-"""A ValueError of gRPC: it has no class of its own."""
+"""A ValueError of gRPC: it has no specific class."""
 _LONGEST: Final = 300
 
 _AGAIN: Final = (
     "An engine of this host that has ended (`kstreams-assets engine status`) is started again by"
-    " the next command: run the same again, what was committed stays. For another Spark Connect"
+    " the next command: run the command again. Committed work stays. For another Spark Connect"
     " server (`remote`, KSTREAMS_ASSETS_SPARK_REMOTE), check that it runs and that this is its"
     " address."
 )
-_JOB: Final = "Correct what the reason names and run the same again; what was committed stays."
+_JOB: Final = "Fix the cause that the reason names and run the command again. Committed work stays."
 
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """What some failures on the way to a server mean; `{why}` is what gRPC says, `{at}` where."""
+    """The meaning of a transport failure; `{why}` is the text of gRPC, `{at}` the address."""
 
     problem: str
     remedy: str
@@ -58,7 +58,7 @@ class _Meaning:
 
 _SESSION_ENDED: Final = _Meaning(
     "The Spark server{at} has ended the session: {why}",
-    "It was restarted, or the session was idle for too long. Run the same again; what was committed"
+    "It was restarted, or the session was idle for too long. Run the command again. Committed work"
     " stays.",
 )
 _SHUT_DOWN: Final = _Meaning("The Spark server{at} was stopped while it ran a job", _AGAIN)
@@ -66,10 +66,10 @@ _UNREACHABLE: Final = _Meaning("The Spark server{at} does not answer: {why}", _A
 _NOT_LET_IN: Final = _Meaning(
     "The Spark server{at} refuses this client: {why}",
     "Give the token of that server in `remote` (KSTREAMS_ASSETS_SPARK_REMOTE) as ;token=...; for an"
-    " engine of this host, run `kstreams-assets engine stop` and the same again.",
+    " engine of this host, run `kstreams-assets engine stop`, then run the command again.",
 )
 _OTHER_SERVER: Final = _Meaning(
-    "What answers{at} is not a Spark Connect server, or not of this release: {why}",
+    "The process{at} is not a Spark Connect server, or not of this release: {why}",
     "Check host, port and TLS (;use_ssl=true) of `remote` (KSTREAMS_ASSETS_SPARK_REMOTE).",
     is_lost=False,
 )
@@ -82,7 +82,7 @@ _TOO_LARGE: Final = _Meaning(
 _BROKEN_OFF: Final = _Meaning("The Spark server{at} ended the connection: {why}", _AGAIN)
 _CANCELLED: Final = _Meaning(
     "The Spark job was cancelled{at}: {why}",
-    "If you did not cancel it, the server was stopped. Run the same again.",
+    "If you did not cancel it, the server was stopped. Run the command again.",
     is_lost=False,
 )
 _OTHER_RPC: Final = _Meaning("The Spark server{at} failed: {why}", _AGAIN)
@@ -100,7 +100,7 @@ _BY_ANSWER: Final = (
         _SHUT_DOWN,
     ),
     (
-        # Of the beginning: a query can name a column so.
+        # Only at the start: a query can name a column like this.
         re.compile(
             rf"^(?:\([\w.$]+\) )?(?:\[(?:{_OF_SESSION})\b"
             r"|(?:Spark )?Session (?:was |is |has been )?(?:closed|not found)"
@@ -111,7 +111,7 @@ _BY_ANSWER: Final = (
     ),
     (re.compile(r"^(?:\([\w.$]+\) )?\[OPERATION_CANCELED"), _CANCELLED),
 )
-"""By what Spark answers, or pyspark says."""
+"""By the answer of Spark or pyspark."""
 _BY_DETAILS: Final = (
     (
         re.compile(
@@ -122,7 +122,7 @@ _BY_DETAILS: Final = (
         _SESSION_ENDED,
     ),
     (re.compile(r"SparkContext was shut ?down|stopped SparkContext"), _SHUT_DOWN),
-    # So ends a stream of a server that is stopped in the middle of a job [seen], as CANCELLED too.
+    # The stream of a server that is stopped during a job ends like this [seen], also as CANCELLED.
     (re.compile(r"RST_STREAM|Stream removed|GOAWAY|goaway", re.IGNORECASE), _BROKEN_OFF),
     (re.compile(r"message larger than max"), _TOO_LARGE),
     (
@@ -134,7 +134,7 @@ _BY_DETAILS: Final = (
         _OTHER_SERVER,
     ),
 )
-"""By what gRPC says of a call that failed."""
+"""By the details of a failed gRPC call."""
 _BY_STATUS: Final = {
     "UNAVAILABLE": _UNREACHABLE,
     "DEADLINE_EXCEEDED": _UNREACHABLE,
@@ -148,7 +148,7 @@ _BY_STATUS: Final = {
 
 @contextmanager
 def spark_failures() -> Iterator[None]:
-    """Failures of Spark in the block as SparkJobError, those of the way to it as SparkLostError."""
+    """Raise failures of Spark in the block as SparkJobError, transport ones as SparkLostError."""
     try:
         yield
     except (*SPARK_FAILURES, ValueError) as error:
@@ -159,10 +159,10 @@ def spark_failures() -> Iterator[None]:
 
 
 def again_with_new_keys(job: Callable[[], T]) -> T:
-    """Plan and run a job of Spark, once more if the store's keys ended that its plan contains.
+    """Plan and run a job of Spark, once more if the store's keys in its plan expired.
 
     Raises:
-        StoreKeysEndedError: They ended again.
+        StoreKeysEndedError: They expired again.
     """
     try:
         return job()
@@ -176,16 +176,16 @@ class _Kept(Protocol):
 
 
 def free(rows: _Kept) -> None:
-    """Drop what was kept of these rows; if Spark cannot, it has nothing of them or is gone."""
+    """Free the cached rows; if Spark cannot, it has no cache of them or is gone."""
     with suppress(*SPARK_FAILURES):
         rows.unpersist()
 
 
 def spark_failure(error: BaseException) -> SparkJobError | None:
-    """What an error of pyspark, gRPC or py4j means; None for any other error.
+    """Return the meaning of an error of pyspark, gRPC or py4j; None for any other error.
 
-    One mapping for all places: the problem is one line without stack traces, the remedy says what
-    to do. SparkLostError where another session may succeed.
+    One mapping for all callers: the problem is one line without stack traces, the remedy says what
+    to do. SparkLostError if another session may succeed.
     """
     if isinstance(error, SparkJobError):
         return error
@@ -198,8 +198,8 @@ def spark_failure(error: BaseException) -> SparkJobError | None:
     if _WORKER_DIED in text:
         return SparkJobError(
             "A Python worker of Spark died (killed, or out of memory).",
-            remedy="Give the host more memory, or work on less at once (`tasks`), and run the same"
-            " again; what was committed stays.",
+            remedy="Give the host more memory, or reduce parallel work (`tasks`), and run the"
+            " command again. Committed work stays.",
         )
     if (reason := ended_keys_reason(text)) is not None:
         return StoreKeysEndedError(reason)
@@ -213,26 +213,26 @@ def spark_failure(error: BaseException) -> SparkJobError | None:
 
 
 def cause_of(error: BaseException) -> str:
-    """What an error says in one line, without what gRPC and Java put around it; no period."""
+    """Return an error in one line, without the envelopes of gRPC and Java; no period."""
     text = str(error)
     rpc = _rpc_of(error, text)
     if rpc is None:
         return _one_line(innermost_cause(text)) or type(error).__name__
     said = _LAST_ERROR.sub("", _one_line(rpc.details))
     said = _SEEN_BY_GRPC.sub("", said).rstrip("].! ")
-    return said or f"no more than {rpc.status}"
+    return said or f"only the status {rpc.status}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Rpc:
-    """A call that failed: name of gRPC's status, and its words."""
+    """A failed call: the name of gRPC's status, and its text."""
 
     status: str
     details: str
 
 
 def _rpc_of(error: BaseException, text: str) -> _Rpc | None:
-    """Of gRPC's own errors, and of what pyspark makes of them; None for an answer of Spark."""
+    """Return the call of gRPC's own errors and their pyspark forms; None for an answer of Spark."""
     status = _STATUS.search(text)
     if status is not None:
         details = _DETAILS.search(text)
@@ -267,9 +267,9 @@ def _one_line(text: str) -> str:
 
 
 def innermost_cause(text: str) -> str:
-    """The innermost cause that Delta names, else the innermost.
+    """Return the innermost cause that Delta names, else the innermost one.
 
-    Below those lie Java's own (`ArithmeticException: long overflow`), which say less.
+    Causes below those are Java's own (`ArithmeticException: long overflow`), which say less.
     """
     causes = [*_FIRST.findall(text), *_CAUSE.findall(text)] or _EXCEPTION.findall(text)
     if _PYTHON in (causes[-1] if causes else text):

@@ -1,7 +1,7 @@
 """Fetches the jars with the Ivy that pyspark ships: `python -m spark_resources.fetch_jars`.
 
-A jar is fetched from the repositories Ivy is configured for, compared with jars.lock in a
-temporary folder, and only then moved to where the programs look.
+A jar is fetched from the repositories that Ivy is configured for, compared with jars.lock in a
+temporary folder, and only then moved to its final folder.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ _LOCK_HEADER: Final = (
 
 
 def fetch_jars(jar_set: JarSet) -> bool:
-    """Bring a set of jars to its folder; False when every jar was there with the right hash.
+    """Fetch a set of jars to its folder; return False if all jars were there with the right hash.
 
-    Raises KStreamsAssetsError (also when a hash differs: nothing is put in place then),
+    Raises KStreamsAssetsError (also if a hash differs: then no jar is installed),
     JavaNotFoundError, ConfigurationError.
     """
     locked = read_lock(jar_set)
@@ -56,16 +56,16 @@ def fetch_jars(jar_set: JarSet) -> bool:
             wrong = differences(fetched, locked, hashes=True)
             if wrong:
                 raise KStreamsAssetsError(
-                    f"What was fetched is not what {LOCK_FILE} says: {', '.join(wrong)}.",
-                    remedy="Do not use these jars: find out what your repository mirror serves."
-                    " After a wanted change of jars/*-ivy.xml, run again with --relock.",
+                    f"Fetched jars do not match {LOCK_FILE}: {', '.join(wrong)}.",
+                    remedy="Do not use these jars: check the contents of your repository mirror."
+                    " After an intended change of jars/*-ivy.xml, run again with --relock.",
                 )
             _put_in_place(fetched, directory, Path(temporary) / "replaced")
     return True
 
 
 def relock(jar_sets: Sequence[JarSet]) -> None:
-    """Fetch the given sets, put them in place and write their sizes and hashes to jars.lock.
+    """Fetch the given sets, install them, and write their sizes and hashes to jars.lock.
 
     Works in a checkout only. Raises KStreamsAssetsError, JavaNotFoundError, ConfigurationError.
     """
@@ -113,9 +113,9 @@ def _put_in_place(fetched: Path, directory: Path, replaced: Path) -> None:
 
 
 def _retrieve(jar_set: JarSet, temporary: Path) -> Path:
-    """Let Ivy fetch a set into a folder below `temporary`, with a cache of its own.
+    """Let Ivy fetch a set into a folder below `temporary`, with a separate cache.
 
-    The user's Ivy cache is not used: a damaged file in it would come back for ever.
+    The user's Ivy cache is not used: a damaged file in it would cause the same error each time.
     """
     directory = temporary / "jars"
     command = [
@@ -149,7 +149,7 @@ def _retrieve(jar_set: JarSet, temporary: Path) -> Path:
         raise KStreamsAssetsError(
             f"Ivy could not fetch the {jar_set} jars: {_reason(result.stdout)}.",
             remedy="Check the network (and its proxy); behind a mirror, configure it for Ivy or set"
-            " KSTREAMS_ASSETS_JARS to a folder that holds the jars; then try again.",
+            " KSTREAMS_ASSETS_JARS to a folder that contains the jars; then try again.",
         )
     return directory
 
@@ -160,12 +160,12 @@ def _ivy_jar() -> Path:
         for jar in sorted(Path(location).glob("jars/ivy-*.jar")):
             return jar
     raise ConfigurationError(
-        "The Ivy jar of pyspark is not there.", remedy="Run: pip install pyspark==4.2.0"
+        "The Ivy jar of pyspark is missing.", remedy="Run: pip install pyspark==4.2.0"
     )
 
 
 def _reason(output: str) -> str:
-    """Pick what says why from Ivy's output: the modules not found, else its last lines."""
+    """Return the cause in Ivy's output: the modules not found, else its last lines."""
     missing = sorted(set(re.findall(r":: (\S+#\S+;\S+): not found", output)))
     if missing:
         return "not found: " + ", ".join(missing)

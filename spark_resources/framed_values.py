@@ -28,17 +28,17 @@ from spark_resources.protobuf_values import (
 PREFIX: Final = 5
 """Bytes before the payload: 0, and the id."""
 LONGEST_PATH: Final = 8
-"""So many bytes of message indexes are looked at to find the message types in use."""
+"""At most this many bytes of message indexes are read to find the message types in use."""
 _GUID_PREFIX: Final = 17
 _UNCONVERTIBLE = (ValueError, RecursionError, ArithmeticError)
 
 Path = tuple[int, ...]
-"""Where the message type of a payload stands in its Protobuf schema."""
+"""The position of a payload's message type in its Protobuf schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramedPlan:
-    """What it takes to read one column; `wrong` says by id why a schema cannot be used."""
+    """How one column is read; `wrong` says by id why a schema cannot be used."""
 
     encoding: Encoding
     avro: tuple[RegisteredSchema, ...] = ()
@@ -64,10 +64,10 @@ def plan_of(
     schemas: Mapping[int, RegisteredSchema],
     most_used_path: Callable[[int], Path],
 ) -> FramedPlan:
-    """How a column is read.
+    """Return the plan for reading a column.
 
-    All values have the shape of the newest of the schemas, for Protobuf that of the message type
-    at the `most_used_path` of that schema.
+    All values have the shape of the newest schema, for Protobuf that of the message type at the
+    `most_used_path` of that schema.
     """
     wrong = {
         schema_id: f"is {found.kind}, not {encoding}"
@@ -85,7 +85,7 @@ def plan_of_payloads(
     schemas: Mapping[int, RegisteredSchema],
     payloads: Iterable[bytes | None],
 ) -> FramedPlan:
-    """How a column of these payloads is read: by the schemas that they use."""
+    """Return the plan for a column of these payloads: it uses their schemas."""
     ids = [(_id_of(one), one) for one in payloads if one and len(one) >= PREFIX and one[0] == 0]
     used = {schema_id: schemas[schema_id] for schema_id, _ in ids if schema_id in schemas}
     return plan_of(
@@ -96,7 +96,7 @@ def plan_of_payloads(
 
 
 def most_used(paths: Mapping[bytes, int]) -> Path:
-    """The path that most rows have, the first one in the schema without any that can be read."""
+    """Return the path that most rows have; without readable rows, the first one in the schema."""
     for path, _ in sorted(paths.items(), key=lambda item: (-item[1], item[0])):
         try:
             return read_indexes(path)[0]
@@ -106,7 +106,7 @@ def most_used(paths: Mapping[bytes, int]) -> Path:
 
 
 def _path_bytes(payload: bytes) -> bytes:
-    """A path is a count and so many indexes, of one byte each unless a file has 64 types."""
+    """Return the bytes of a path: a count, then one byte per index unless a file has 64 types."""
     count = payload[PREFIX] // 2 if len(payload) > PREFIX else 0
     return payload[PREFIX : PREFIX + min(count + 1, LONGEST_PATH)]
 
@@ -121,7 +121,7 @@ def _avro_plan(schemas: Mapping[int, RegisteredSchema], wrong: dict[int, str]) -
             except SchemaUnusableError as error:
                 wrong[schema_id] = _unusable(error.reason)
     except ValueError:
-        pass  # there is none
+        pass  # no usable schema
     usable = tuple(schema for schema_id, schema in schemas.items() if schema_id not in wrong)
     return FramedPlan(Encoding.AVRO, avro=usable, wrong=tuple(sorted(wrong.items())))
 
@@ -167,7 +167,7 @@ def _compiled(schema: RegisteredSchema) -> bytes:
 
 @lru_cache(maxsize=16)
 def reader_of(plan: FramedPlan) -> _ValueReader:
-    """Built once in each process for all batches of a column."""
+    """Return the reader, built once in each process for all batches of a column."""
     if plan.encoding is Encoding.AVRO:
         return AvroReader({schema.id: schema for schema in plan.avro})
     files = dict(plan.files)
@@ -175,7 +175,7 @@ def reader_of(plan: FramedPlan) -> _ValueReader:
 
 
 def decode(plan: FramedPlan, payloads: pa.Array) -> pa.Array:
-    """STRUCT<decoded, error>: the values, and why one is null; null stays null without an error."""
+    """Return STRUCT<decoded, error>: values, and reasons for nulls that were not null before."""
     reader = reader_of(plan) if plan.has_schemas else None
     usable = {schema.id for schema in plan.avro} | {schema_id for schema_id, _ in plan.files}
     wrong = dict(plan.wrong)
@@ -196,7 +196,7 @@ def decode(plan: FramedPlan, payloads: pa.Array) -> pa.Array:
 
 
 def _problem(payload: bytes, usable: set[int], wrong: Mapping[int, str]) -> str | None:
-    """What is wrong with the framing of a payload."""
+    """Return the problem of a payload's framing."""
     if payload[:1] == b"\x01" and len(payload) >= _GUID_PREFIX:
         guid = UUID(bytes=payload[1:_GUID_PREFIX])
         return f"its schema is named by GUID {guid}; only ids are read"
@@ -207,7 +207,7 @@ def _problem(payload: bytes, usable: set[int], wrong: Mapping[int, str]) -> str 
     schema_id = _id_of(payload)
     if schema_id in usable:
         return None
-    return f"schema {schema_id} {wrong.get(schema_id, 'is not stored, and no registry gave it')}"
+    return f"schema {schema_id} {wrong.get(schema_id, 'is not stored, and no registry has it')}"
 
 
 def _read(reader: _ValueReader, payload: bytes) -> tuple[object, str | None]:
@@ -223,7 +223,7 @@ def _id_of(payload: bytes) -> int:
 
 
 def _array(values: list[object], errors: list[str | None], type_: pa.DataType) -> pa.Array:
-    """The values as one array; what the type cannot hold becomes an error of its own row."""
+    """Return the values as one array; a value outside of the type becomes an error of its row."""
     try:
         return pa.array(values, type_)
     except (pa.ArrowException, OverflowError, *_UNCONVERTIBLE):
@@ -232,5 +232,5 @@ def _array(values: list[object], errors: list[str | None], type_: pa.DataType) -
                 pa.array([value], type_)
             except (pa.ArrowException, OverflowError, *_UNCONVERTIBLE) as error:
                 values[number] = None
-                errors[number] = f"a value that {type_} cannot hold: {error}"
+                errors[number] = f"a value outside of the range of {type_}: {error}"
         return pa.array(values, type_)

@@ -1,6 +1,6 @@
-"""Where the jars lie, which ones they must be, and whether they are there.
+"""Finds the jars, and compares them with the lock file.
 
-Nothing here downloads anything: a missing jar is an error that names the command.
+This module downloads nothing: a missing jar is an error that names the command.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from kstreams_assets.errors import ConfigurationError, JarsMissingError
 from kstreams_assets.home import expanded, require_passwd_entry, user_cache
 
 JarSet = Literal["spark", "kafka", "kafka43", "kafka39", "registry"]
-"""`kafka43` and `kafka39`, older releases, and `registry`, a schema registry, serve tests only."""
+"""`kafka43` and `kafka39`, older releases, and `registry`, a schema registry, serve only tests."""
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
 JARS_VARIABLE: Final = "KSTREAMS_ASSETS_JARS"
 LOCK_FILE: Final = "jars.lock"
@@ -92,9 +92,9 @@ def read_lock(jar_set: JarSet, *, lock_file: Path | None = None) -> tuple[Locked
 
 
 def kafka_release(jar_set: JarSet) -> str:
-    """Return the release of Kafka that a set of jars is, such as `4.4.0`.
+    """Return the release of Kafka of a set of jars, such as `4.4.0`.
 
-    Raises ConfigurationError as `read_lock` does, and for a set that is no Kafka.
+    Raises ConfigurationError as `read_lock` does, and for a set without Kafka.
     """
     for jar in read_lock(jar_set):
         if jar.file_name.startswith(_CLIENTS):

@@ -18,9 +18,9 @@ PASSED_ON: Final = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR"),
     "JAVA_HOME",
 )
-"""What of this process's environment a program gets that it starts: nothing secret."""
+"""Variables of this process's environment for programs that it starts: no secrets."""
 OF_A_JVM: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
-"""Options that whoever runs this gives to every JVM, those of local brokers among them."""
+"""JVM options set by the user for every JVM, including those of local brokers."""
 SUPPORTED_VERSIONS: Final = (17, 21)
 _VERSION_TIMEOUT_S: Final = 20.0
 
@@ -43,10 +43,10 @@ class Java:
 def small_environment(
     pass_on: Iterable[str] = (), own: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The whole environment of a program that this process starts.
+    """Return the complete environment of a program that this process starts.
 
-    It holds the variables of `PASSED_ON` and those named in `pass_on` as this process has them, and
-    `own`. The passwords of Kafka and of the store, which this process may have, are not in it.
+    It has the variables of `PASSED_ON` and those in `pass_on` with the values of this process, and
+    `own`. Passwords of Kafka and of the store, which this process may have, are not included.
     """
     names = (*PASSED_ON, *pass_on)
     return {**{name: os.environ[name] for name in names if name in os.environ}, **(own or {})}
@@ -88,7 +88,7 @@ def _candidates() -> list[tuple[Path, str]]:
 
 
 def _inspect(executable: Path) -> Java | str:
-    """Run a Java program for its version; a text says why it is none."""
+    """Run a Java program for its version; return a text if it is unusable."""
     try:
         result = subprocess.run(
             [str(executable), "-XshowSettings:properties", "-version"],
@@ -107,7 +107,7 @@ def _inspect(executable: Path) -> Java | str:
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)
     home = re.search(r"java\.home = (.+)", output)
     if result.returncode != 0 or version is None or home is None:
-        return f"does not tell its version (exit code {result.returncode})"
+        return f"does not report its version (exit code {result.returncode})"
     return Java(executable=executable, home=Path(home[1].strip()), version=int(version[1]))
 
 
@@ -160,7 +160,7 @@ class JavaProgram:
             try:
                 os.rename(target, classes)
             except OSError:
-                if not classes.is_dir():  # else another process was quicker
+                if not classes.is_dir():  # else another process was faster
                     raise
 
 

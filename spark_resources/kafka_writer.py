@@ -1,12 +1,12 @@
 """Writes one partition of a restore in a Spark task.
 
-After any failure, and after a kill at any moment, the target holds the first so many records in
-order and nothing else (see `record_writer`), so that counting them says where to go on.
+After any failure, and after a kill at any time, the target has the first records in order and
+nothing else (see `record_writer`), so their number shows where to continue.
 
-Spark starts the task of a lost executor anew, and the lost one may still write, or go on writing
-after a pause of any length. All attempts of a run have one producer id, so the broker takes each
-record once and in order, whoever sends it. Where they meet, the later attempt waits until the
-earlier one is still; an earlier one gives up.
+Spark starts the task of a lost executor again, and the lost one may still write, or continue after
+a pause of any length. All attempts of a run have one producer id, so the broker accepts each record
+once and in order, from any attempt. If two attempts meet, the later one waits until the earlier one
+is quiet; the earlier one gives up.
 """
 
 import time
@@ -28,14 +28,14 @@ _SETTLE_LIMIT_S: Final = 30.0
 
 
 def records_there(work: PartitionWork, writer: RecordWriter, *, settled_end: int | None) -> int:
-    """How many of the records earlier attempts have written, once none are on their way.
+    """Return how many of the records earlier attempts have written, once none are in flight.
 
-    They are the first ones, since only this restore writes the partition. Looks again after a
-    second until the end moves no more, except where the caller has seen that already
-    (`settled_end`). Behind an earlier attempt of this run it looks for as long as that one writes.
+    They are the first ones, since only this restore writes the partition. Reads the end again each
+    second until it stays the same, unless the caller has seen that already (`settled_end`).
+    After an earlier attempt of this run it waits while that one writes.
 
     Raises:
-        KStreamsAssetsError: The end cannot be this restore's, or moves on and on.
+        KStreamsAssetsError: The end cannot be this restore's, or keeps moving.
         ClusterUnavailableError, TopicNotFoundError, AuthorizationFailedError (DESCRIBE).
     """
     end = writer.end(work.target)
@@ -44,9 +44,9 @@ def records_there(work: PartitionWork, writer: RecordWriter, *, settled_end: int
         limit_s = inf if is_second_attempt() else _SETTLE_LIMIT_S
         end = _settled(work, writer, end, most=most, limit_s=limit_s)
     if end < work.base_offset:
-        problem = f"it ends at {end}, below {work.base_offset} where the restore began"
+        problem = f"it ends at {end}, below {work.base_offset}, the start of the restore"
     elif end > most:
-        problem = f"it ends at {end}, behind {most} where the restore's last record goes"
+        problem = f"it ends at {end}, beyond {most}, the end of the restore's last record"
     else:
         return end - work.base_offset
     raise foreign_records(work.target, problem)
@@ -70,7 +70,7 @@ def _settled(
 
 
 def is_second_attempt() -> bool:
-    """Whether Spark started the task anew: the first one may still write."""
+    """Whether Spark started the task again: the first attempt may still write."""
     task = TaskContext.get()
     return task is not None and task.attemptNumber() > 0
 
@@ -78,15 +78,15 @@ def is_second_attempt() -> bool:
 def produce_partition(
     work: PartitionWork, writer: RecordWriter, *, settled_end: int | None = None
 ) -> PartitionProduced:
-    """Write the records of one partition that are not there yet, and wait until all are.
+    """Write the missing records of one partition, and wait until all are written.
 
-    `settled_end` is the target's end where the caller has seen that it moves no more.
+    `settled_end` is the target's end if the caller has seen that it stays the same.
 
     Raises:
-        KStreamsAssetsError: The partition ends elsewhere than this restore alone would have left
+        KStreamsAssetsError: The partition does not end where this restore alone would have left
             it.
         OvertakenError: A later attempt of the same run writes it.
-        KStreamsAssetsError: The backup does not give the planned records.
+        KStreamsAssetsError: The backup does not have the planned records.
             What `RecordWriter.write` raises.
     """
     reached = -1
@@ -95,7 +95,7 @@ def produce_partition(
         try:
             return _produced(work, writer, resumed)
         except OvertakenError:
-            # Whoever was quicker has written a record since: else it is none of this restore's.
+            # A faster attempt has written a record since; any other record is foreign.
             if not is_second_attempt() or resumed <= reached:
                 raise
             reached = resumed

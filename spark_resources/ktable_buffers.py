@@ -1,8 +1,8 @@
 """Rows of the DSL's buffers (suppress, joins): their structure, with the payloads decoded in it.
 
-Which of the declared formats is meant: `key` is the format of the record's key, of a foreign-key
-subscription that of the primary key; `value` that of the record's value, of a foreign-key
-subscription that of the foreign key. In an outer join's lists it is taken for both sides; values
+The declared formats have these meanings. `key` is the format of the record's key, in a foreign-key
+subscription that of the primary key. `value` is that of the record's value, in a foreign-key
+subscription that of the foreign key. In an outer join's lists it is used for both sides; values
 with schemas of a registry stay bytes there.
 """
 
@@ -27,9 +27,9 @@ _VERSION_HEADER: Final = "v"
 
 
 def taken_apart(column: Column, structure: Structure, version: Column | None = None) -> Column:
-    """STRUCT<found: STRUCT<the structure's columns>, problem: STRING>, NULL for NULL.
+    """Return STRUCT<found: STRUCT<the structure's columns>, problem: STRING>, NULL for NULL.
 
-    Where the bytes have another layout, `found` is NULL and `problem` says what was found.
+    If the bytes have another layout, `found` is NULL and `problem` says what was found.
     """
     result = pa.struct([("found", structure.type), ("problem", pa.string())])
 
@@ -48,8 +48,8 @@ def taken_apart(column: Column, structure: Structure, version: Column | None = N
 class Buffer:
     """How the keys and values of one kind of buffer are read.
 
-    `key` and `value` get the column that `key_apart` and `value_apart` make; a column of its own,
-    so that Python takes each row apart once.
+    `key` and `value` receive the column that `key_apart` and `value_apart` make. It is a separate
+    column, so Python parses each row once.
     """
 
     key_apart: Callable[[Column], Column]
@@ -64,7 +64,7 @@ def _assembled(
     payloads: Mapping[str, Decoded],
     behind: Mapping[str, Sequence[Column]] | None = None,
 ) -> Decoded:
-    """The structure with decoded payloads; `behind` are further fields that follow a payload."""
+    """Return the structure with decoded payloads; `behind` are fields that follow a payload."""
     found = apart["found"]
     fields: list[Column] = []
     for name in structure.type.names:
@@ -78,7 +78,7 @@ def _assembled(
 def _keyed(
     store: StoreFormat, column: Column, schemas: Schemas
 ) -> tuple[Decoded, tuple[Column, ...]]:
-    """A record's key inside a buffer, perhaps with a window behind it, and the window's columns."""
+    """Return a record's key inside a buffer, optionally with a window, and the window's columns."""
     parts = parts_of(column, store.windowed_keys, store.window_size_ms, in_store=False)
     key = parts.around(decoded(parts.inner, store.key, schemas))
     return key, tuple(part.alias(name) for name, part in parts.columns.items())
@@ -117,7 +117,7 @@ def _payloads(
 
 
 def _outer_join_value(apart: Column, store: StoreFormat, schemas: Schemas) -> Decoded:
-    # No Python function works on the elements of a list.
+    # Python functions cannot be applied to the elements of a list.
     if store.value == BYTES or store.value.encoding in FRAMED:
         return _assembled(apart, structures.OUTER_JOIN_VALUE, {})
     elements = apart["found"]["values"]
@@ -137,7 +137,7 @@ def _outer_join_value(apart: Column, store: StoreFormat, schemas: Schemas) -> De
 
 
 def _version(headers: Column) -> Column:
-    """The last header of this name counts, as for Kafka Streams."""
+    """Return the last header of this name, like Kafka Streams."""
     named = F.filter(headers, lambda header: header["key"] == _VERSION_HEADER)
     return F.try_element_at(named, F.lit(-1))["value"]
 

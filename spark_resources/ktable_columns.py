@@ -1,6 +1,6 @@
 """The columns that decoding adds to the rows of a KTable, for every kind of store.
 
-Rows come with `partition, offset, timestamp_ms, headers, key, value` as in the table of records.
+Rows have `partition, offset, timestamp_ms, headers, key, value` as in the table of records.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from spark_resources.ktable_buffers import BUFFERS
 from spark_resources.ktable_values import Decoded, decoded, parts_of
 
 NULL_KEY: Final = "null key"
-"""What `decode_error` says of a record without a key."""
+"""The `decode_error` of a record without a key."""
 _KEY_APART, _VALUE_APART = "_key_apart", "_value_apart"
 _KEY_READ, _VALUE_READ = "_key_read", "_value_read"
 
 
 def with_key_parts(rows: DataFrame, store: StoreFormat) -> DataFrame:
-    """Add what the keys of this kind of store hold beside the key itself.
+    """Add the further parts of the keys of this kind of store.
 
     Windows: `window_start_ms`, `window_end_ms` (NULL without a declared size), `sequence_number`;
     sessions: `session_start_ms`, `session_end_ms` (inclusive); versioned stores: `valid_from_ms`,
-    the record's timestamp. NULL where the key is too short. Other kinds have none.
+    the record's timestamp. NULL if the key is too short. Other kinds have none.
     """
     if store.kind is StoreKind.VERSIONED:
         return rows.withColumn("valid_from_ms", F.col("timestamp_ms"))
@@ -39,9 +39,8 @@ def with_decoded_columns(
 ) -> DataFrame:
     """Add the key parts, then `decoded_key`, `decoded_value` and `decode_error`.
 
-    No row ever fails the job. Of a row that does not decode, what was not understood (key, value
-    or both) is NULL, and `decode_error` says why: `key: 7 bytes where a long has 8`. It is NULL
-    where all is well.
+    Rows never fail the job. If a row does not decode, the affected part (key, value or both) is
+    NULL, and `decode_error` says why: `key: 7 bytes where a long has 8`. Otherwise it is NULL.
     """
     rows = with_key_parts(rows, store)
     if store.kind in BUFFERS:
@@ -65,7 +64,7 @@ def with_decoded_columns(
 def with_decoded_record(
     rows: DataFrame, read: StoreFormat, schemas: Mapping[int, RegisteredSchema]
 ) -> DataFrame:
-    """The same columns for records of a topic that need be no state: a key may be missing."""
+    """Add the same columns to records of a topic that may not be state: keys may be missing."""
     schemas = _of_rows(rows, read, schemas)
     key = decoded(F.col("key"), read.key, schemas, schema_header="__key_schema_id")
     value = decoded(F.col("value"), read.value, schemas, schema_header="__value_schema_id")
@@ -81,7 +80,7 @@ def _key(store: StoreFormat, schemas: Mapping[int, RegisteredSchema]) -> Decoded
 def _of_rows(
     rows: DataFrame, store: StoreFormat, schemas: Mapping[int, RegisteredSchema]
 ) -> Mapping[int, RegisteredSchema]:
-    """Keys and values each take the shape of a schema of their own, which their rows tell."""
+    """Return schemas by which keys and values each have the shape of the newest one they use."""
     return SchemasOfRows(rows, schemas) if store.needs_registry else schemas
 
 
@@ -101,7 +100,7 @@ def _with(rows: DataFrame, key: Decoded, value: Decoded, *, needs_key: bool = Tr
 
 
 def _read_once(rows: DataFrame, read: Decoded, name: str) -> tuple[DataFrame, Decoded]:
-    """What is costly to read becomes a column: Spark would read it anew for each use."""
+    """Make an expensive expression a column: Spark would compute it again for each use."""
     if read.both is None:
         return rows, read
     found = F.col(name)

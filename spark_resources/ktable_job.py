@@ -1,7 +1,7 @@
 """One Spark job of a KTable: reduces records to the newest of each key, decodes and writes them.
 
-Two narrow passes in place of a shuffle of payloads: first the newest record of each key is found
-from keys and offsets alone, then the records are read again and those chosen are kept.
+Two narrow passes replace a shuffle of payloads: first the newest record of each key is found from
+keys and offsets alone, then the records are read again and the chosen ones are kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FILE_BYTES: Final = 128 * 1024 * 1024
 _TASK_BYTES: Final = 32 * 1024 * 1024
-"""Below so many bytes for each core, fewer files are written than there are cores."""
+"""With fewer bytes per core, fewer files are written than there are cores."""
 _BATCH_RECORDS: Final = 2_000
 _BATCH_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -45,16 +45,16 @@ class SnapshotRows:
 
     @property
     def schema_json(self) -> str:
-        """The columns but for `window`, as JSON in the form of Delta.
+        """The columns without `window`, as JSON in the form of Delta.
 
-        Raises SparkJobError when Spark cannot tell them.
+        Raises SparkJobError if Spark cannot determine them.
         """
         with spark_failures():
             return self.rows.schema.json()
 
     @property
     def stream_times(self) -> Mapping[int, int]:
-        """By partition, the time on which retention is counted."""
+        """By partition, the time from which retention is counted."""
         return self.newest.stream_times
 
     def write(
@@ -72,28 +72,28 @@ class SnapshotRows:
             return write_files(self._laid_out(), task.write, folder)
 
     def _laid_out(self) -> DataFrame:
-        """As many tasks as files are to be written; no fewer than cores where that is worth it."""
+        """Return one task per file to write; not fewer than cores if there is enough to do."""
         size = self.newest.count * max(self.work.record_bytes, 1.0)
         cores = cores_of(self.rows.sparkSession)
         files = max(1, ceil(size / _FILE_BYTES), min(cores, ceil(size / _TASK_BYTES)))
-        # Fewer tasks than cores must not read the records: only what was chosen moves then.
+        # Reading needs at least as many tasks as cores: only the chosen records are moved after it.
         return self.rows.coalesce(files) if files >= cores else self.rows.repartition(files)
 
 
 def write_files(rows: DataFrame, write: ArrowTask, folder: StorePath) -> list[NewFile]:
-    """Let tasks write rows as files into a folder; what Spark did twice is removed.
+    """Let tasks write rows as files into a folder; remove duplicates of repeated tasks.
 
     The driver and the tasks must see the same folder.
     """
     with _batches_of(rows.sparkSession, _BATCH_RECORDS):
-        told = rows.mapInArrow(write, WRITTEN_DDL).collect()
-    remove_unreported(folder, {row["name"] for row in told})
-    return [NewFile.told(folder, row.asDict()) for row in told]
+        written = rows.mapInArrow(write, WRITTEN_DDL).collect()
+    remove_unreported(folder, {row["name"] for row in written})
+    return [NewFile.told(folder, row.asDict()) for row in written]
 
 
 @contextmanager
 def _batches_of(spark: SparkSession, records: int) -> Iterator[None]:
-    """Hand rows to Python in batches of so many: larger ones are slower [measured]."""
+    """Pass rows to Python in batches of this size: larger ones are slower [measured]."""
     before = spark.conf.get(_BATCH_SETTING)
     spark.conf.set(_BATCH_SETTING, str(records))
     try:
@@ -106,7 +106,7 @@ def _batches_of(spark: SparkSession, records: int) -> Iterator[None]:
 def snapshot_rows(
     spark: SparkSession, work: SnapshotWork, schemas: "Mapping[int, RegisteredSchema]"
 ) -> Iterator[SnapshotRows]:
-    """Choose and decode the rows of one snapshot; what is kept in memory is freed at the end.
+    """Choose and decode the rows of one snapshot; free cached rows at the end.
 
     Raises:
         SparkJobError: Reading failed.

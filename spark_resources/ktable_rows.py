@@ -21,7 +21,7 @@ from spark_resources.stored_files import read_files
 from spark_resources.work import SnapshotWork
 
 _MOST_RANGES: Final = 16
-"""With more ranges of one partition a join is cheaper than comparisons, one after the other."""
+"""With more ranges of one partition, a join is cheaper than a series of comparisons."""
 _MOST_PARTITIONS: Final = 2_000
 
 Ranges = Mapping[int, Sequence[OffsetRange]]
@@ -29,7 +29,7 @@ Ranges = Mapping[int, Sequence[OffsetRange]]
 
 
 def rows_inside(rows: DataFrame, ranges: Ranges) -> DataFrame:
-    """The rows whose offsets lie in the ranges of their partition."""
+    """Return the rows whose offsets are in the ranges of their partition."""
     most = max(map(len, ranges.values()), default=0)
     if most == 0:
         return rows.where(F.lit(False))
@@ -48,7 +48,7 @@ def rows_inside(rows: DataFrame, ranges: Ranges) -> DataFrame:
 
 
 def from_offset(offsets: Mapping[int, int], *, partition: str, offset: str) -> str:
-    """SQL: whether an offset lies at or above that of its partition; not so where there is none."""
+    """Return SQL: whether an offset is at or above that of its partition; false without one."""
     if not offsets:
         return "false"
     listed = [offsets.get(number) for number in range(max(offsets) + 1)]
@@ -56,8 +56,8 @@ def from_offset(offsets: Mapping[int, int], *, partition: str, offset: str) -> s
 
 
 def _by_partition(values: Sequence[int | None], partition: str) -> str:
-    """A look-up in a constant: generated code that does not change with the numbers, as literals
-    would have it, is compiled once."""
+    """Return a look-up in a constant: generated code that does not change with the numbers is
+    compiled once; with literals it would be compiled each time."""
     listed = ", ".join("null" if value is None else f"{value}L" for value in values)
     return f"get(array({listed}), {partition})"
 
@@ -87,17 +87,17 @@ RECORD: Final = (
 
 
 def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
-    """Everything that counts, each row with a number of its own.
+    """Return all relevant rows, each with its own number.
 
     Returns:
         Columns `partition, offset, timestamp_ms, headers, key, value`, `in_base` (of versioned
         stores: it is a row of an earlier snapshot) and `row`: higher for a higher offset of the
-        same partition. A record that comes twice, from a backup and from saved records, has two
+        same partition. A record that occurs twice, in a backup and in saved records, has two
         numbers.
     """
     base_files, whole_files = work.base_files, work.whole_files
     if work.base_ranges is None and work.format.kind is not StoreKind.VERSIONED:
-        # Read as one, files are spread evenly over the tasks; a union would keep them apart.
+        # Read together, files are spread evenly over the tasks; a union would keep them apart.
         base_files, whole_files = (), (*base_files, *whole_files)
     frames = [
         _base(spark, work) if base_files else None,
@@ -116,12 +116,12 @@ def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
 
 
 def _small(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """A frame of a few rows, or of none, whose types Spark could then not tell."""
+    """Return a frame of a few rows, or of none, for which Spark could not infer the types."""
     return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 
 def by_partition(spark: SparkSession, values: Mapping[int, int], name: str) -> DataFrame:
-    """A small frame `partition, <name>` to join with."""
+    """Return a small frame `partition, <name>` to join with."""
     table = pa.table(
         {
             "partition": pa.array(values.keys(), pa.int32()),
@@ -145,9 +145,9 @@ def _read(spark: SparkSession, files: Sequence[StorePath], work: SnapshotWork) -
 def numbered(
     rows: DataFrame, work: SnapshotWork, *, saved: bool = False, in_base: bool = False
 ) -> DataFrame:
-    """The rows with `in_base` and `row`, see `read_source`.
+    """Add `in_base` and `row` to the rows, see `read_source`.
 
-    One number for partition and offset: a join on one long is the cheapest there is.
+    One number for partition and offset: a join on one long is the cheapest.
     """
     stride = max(work.partitions, default=0) + 1
     number = (F.col("offset") * 2 + F.lit(0 if saved else 1)) * F.lit(stride) + F.col("partition")
@@ -161,18 +161,18 @@ _EXPIRES_BY = {
 }
 
 _BROADCAST_ROWS = 4_000_000
-"""So many chosen rows, 70 bytes each, are sent to every task; beyond, Spark may sort instead."""
+"""At most this many chosen rows, of 70 bytes, are sent to every task; else Spark may sort."""
 _FEW_RECORDS = 50_000
-"""Of so few, those that are kept are not counted first: a Spark job takes longer."""
+"""So few rows are not counted first: a Spark job takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The numbers (`row`) of the records that are kept, `count` of them at most.
+    """The numbers (`row`) of the kept records, at most `count` of them.
 
-    With `keeps_deletions` (versioned stores) `rows` also say until when a version is valid
-    (`valid_to_ms`) and whether, if it is a deletion, it `is_past`: nothing can come before it any
-    more. `stream_times` are by partition, where they count.
+    With `keeps_deletions` (versioned stores) `rows` also have the end of a version's validity
+    (`valid_to_ms`) and whether a deletion `is_past`: no earlier version can arrive any more.
+    `stream_times` are by partition, for stores that need them.
     """
 
     rows: DataFrame
@@ -199,17 +199,17 @@ def newest_rows(source: DataFrame, work: SnapshotWork) -> Newest:
 
 
 def chosen_rows(source: DataFrame, newest: Newest) -> DataFrame:
-    """The records that were chosen, whole; deletions go now, after they have done their work."""
+    """Return the chosen records as a whole; deletions are removed now, after they had effect."""
     chosen = F.broadcast(newest.rows) if newest.count <= _BROADCAST_ROWS else newest.rows
     rows = source.join(chosen, "row", "inner" if newest.keeps_deletions else "left_semi")
     if newest.keeps_deletions:
-        # A deletion is needed as long as a late version may come before it.
+        # A deletion is needed while a late version may still arrive before it.
         return rows.where(F.col("value").isNotNull() | ~F.col("is_past"))
     return rows.where(F.col("value").isNotNull() | F.col("key").isNull())
 
 
 def _not_expired(newest: DataFrame, work: SnapshotWork, time: str, retention_ms: int) -> Newest:
-    """Windows that begin, or sessions that end, after stream time - retention."""
+    """Return windows that start, or sessions that end, after stream time - retention."""
     timed = with_key_parts(newest, work.format).select("partition", "row", F.col(time).alias("at"))
     timed = timed.persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -225,10 +225,10 @@ def _not_expired(newest: DataFrame, work: SnapshotWork, time: str, retention_ms:
 
 
 def _versions(source: DataFrame, work: SnapshotWork) -> Newest:
-    """One record for each time at which a version of a key begins."""
+    """Return one record for each start of a version of a key."""
     accepted, times = _accepted(source, work)
     key = [F.col("partition"), F.col("key")]
-    # Without a key there are no versions, just the last record.
+    # Without a key there are no versions, only the last record.
     begins = F.when(F.col("key").isNotNull(), F.col("timestamp_ms"))
     newest = (
         accepted.groupBy(*key, begins.alias("begins"))
@@ -252,7 +252,7 @@ def _versions(source: DataFrame, work: SnapshotWork) -> Newest:
 
 
 def _accepted(source: DataFrame, work: SnapshotWork) -> tuple[DataFrame, Mapping[int, int]]:
-    """The records without those that came later than the history retention allows.
+    """Remove the records that arrived later than the history retention allows.
 
     Whether a version is late depends on the stream time before it, so on the order of offsets.
     """
@@ -278,7 +278,7 @@ def _accepted(source: DataFrame, work: SnapshotWork) -> tuple[DataFrame, Mapping
 
 
 def _stream_times(timed: DataFrame, before: Mapping[int, int]) -> Mapping[int, int]:
-    """The greatest time of each partition, deletions included."""
+    """Return the greatest time of each partition, including deletions."""
     times = dict(before)
     for partition, at in timed.groupBy("partition").agg(F.max("at")).collect():
         known = times.get(partition)

@@ -26,10 +26,10 @@ _JSON_OPTIONS: Final = {"columnNameOfCorruptRecord": "corrupt", "allowSingleQuot
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded column, and a text where the bytes are not what was declared; NULL gives neither.
+    """A decoded column, and an error if the bytes do not match the declaration; NULL has neither.
 
-    `value` is NULL wherever `problem` is not. `both` is a struct of the two where computing one
-    costs as much as computing both: as a column of its own it is computed once.
+    `value` is NULL if `problem` is not. `both` is a struct of the two, set if computing one costs
+    as much as computing both: as a separate column it is computed once.
     """
 
     value: Column
@@ -37,7 +37,7 @@ class Decoded:
     both: Column | None = None
 
     def named(self, name: str) -> "Decoded":
-        """The same with `name: ` in front of the problem."""
+        """Return the same with `name: ` before the problem."""
         return Decoded(self.value, F.concat(F.lit(f"{name}: "), self.problem))
 
 
@@ -48,12 +48,12 @@ def decoded(
     *,
     schema_header: str | None = None,
 ) -> Decoded:
-    """What the bytes of a column stand for, by their declared format.
+    """Decode the bytes of a column by their declared format.
 
-    Numbers have exactly the length that Kafka's serializers give them, text is valid UTF-8, a UUID
-    the text that `UUIDSerializer` writes. JSON is one object; fields that are missing are NULL.
-    Avro and Protobuf are read by the registry's `schemas`, by id; `schema_header` is the record's
-    header that can name a schema in another way.
+    Numbers have exactly the length of Kafka's serializers, text is valid UTF-8, a UUID is the text
+    that `UUIDSerializer` writes. JSON is one object; missing fields are NULL. Avro and Protobuf are
+    read by the registry's `schemas`, by id; `schema_header` is the record's header that can name a
+    schema in another way.
     """
     encoding = format_.encoding
     if encoding is Encoding.BYTES:
@@ -73,9 +73,9 @@ def decoded(
 
 
 def long_at(column: Column, position: int | Column) -> Column:
-    """The eight bytes at a position (from 1; negative: from the end) as a signed number.
+    """Return the eight bytes at a position (from 1; negative: from the end) as a signed number.
 
-    NULL where there are none; the caller looks at the length first.
+    NULL if they are missing; the caller checks the length first.
     """
     # Base -10 is the signed one; base 10 would be unsigned and overflow. conv of at most 16 digits
     # never does.
@@ -84,7 +84,7 @@ def long_at(column: Column, position: int | Column) -> Column:
 
 
 def int_at(column: Column, position: int | Column, *, size: int = 4) -> Column:
-    """The four (or two) bytes at a position as a signed number (BIGINT); see `long_at`."""
+    """Return the four (or two) bytes at a position as a signed number (BIGINT); see `long_at`."""
     found = F.conv(F.hex(F.substring(column, position, size)), 16, 10).try_cast("bigint")
     bits = 8 * size
     return F.when(found >= 1 << (bits - 1), found - (1 << bits)).otherwise(found)
@@ -97,7 +97,7 @@ def size_text(column: Column) -> Column:
 
 
 def problem_when(condition: Column, *texts: Column | str) -> Column:
-    """The texts together where the condition holds, else NULL."""
+    """Return the joined texts if the condition holds, else NULL."""
     parts = [F.lit(text) if isinstance(text, str) else text for text in texts]
     return F.when(condition, F.concat(*parts))
 
@@ -109,17 +109,18 @@ def _text(column: Column, value: Column, found: str) -> Decoded:
 
 def _uuid(column: Column) -> Decoded:
     text = F.try_validate_utf8(column)
-    # The length is asked for too: `$` also matches before a line feed at the end.
+    # The length is checked too: `$` also matches before a line feed at the end.
     is_uuid = (F.length(column) == _UUID_BYTES) & F.coalesce(text.rlike(_UUID), F.lit(False))
     found = "no UUID in 36 characters, where one is"
     return _text(column, F.when(is_uuid, F.lower(text)), found)
 
 
 def _json(column: Column, schema: str) -> Decoded:
-    """`from_json` alone ignores what follows an object, and takes the object out of `[{...}]`.
+    """Parse one JSON object strictly.
 
-    So the text is read as the first of two elements of a list: whatever is not exactly one object
-    breaks the list or changes its length.
+    `from_json` alone ignores text after an object, and takes the object out of `[{...}]`. So the
+    text is read as the first of two elements of a list: anything but exactly one object breaks the
+    list or changes its length.
     """
     text, size = F.try_validate_utf8(column), size_text(column)
     listed = F.from_json(
@@ -128,7 +129,7 @@ def _json(column: Column, schema: str) -> Decoded:
         _JSON_OPTIONS,
     )
 
-    def judged(listed: Column) -> Column:
+    def evaluated(listed: Column) -> Column:
         first = F.try_element_at(listed["list"], F.lit(1))
         is_object = (F.coalesce(F.size(listed["list"]), F.lit(0)) == 2) & first.isNotNull()
         is_right = is_object & listed["corrupt"].isNull()
@@ -140,12 +141,12 @@ def _json(column: Column, schema: str) -> Decoded:
         problem = F.when(column.isNotNull() & ~is_right, why)
         return F.struct(F.when(is_right, first).alias("value"), problem.alias("problem"))
 
-    both = _once(listed, judged)
+    both = _once(listed, evaluated)
     return Decoded(both["value"], both["problem"], both)
 
 
 def _once(column: Column, use: Callable[[Column], Column]) -> Column:
-    """What `use` makes of a column; Spark would compute the column anew wherever it stands."""
+    """Apply `use` to a column; without this Spark would compute the column again for each use."""
     return F.transform(F.array(column), use)[0]
 
 
@@ -178,7 +179,7 @@ def _floating(
     fraction_bits: int,
     exponent_bits: int,
 ) -> Column:
-    """IEEE 754 put together; products with powers of two are exact, subnormal numbers too."""
+    """Assemble an IEEE 754 number; products with powers of two are exact, also for subnormals."""
     sign = F.when(negative, F.lit(-1.0)).otherwise(F.lit(1.0))
     least = 2 - (1 << (exponent_bits - 1)) - fraction_bits
     two = F.lit(2.0)
@@ -209,9 +210,9 @@ _MOST_MS: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class KeyParts:
-    """The inner key, and what stands behind it as named columns.
+    """The inner key, and the parts after it as named columns.
 
-    All are NULL where `problem` says that the bytes are too few for it.
+    All are NULL if `problem` says that there are too few bytes.
     """
 
     inner: Column
@@ -219,7 +220,7 @@ class KeyParts:
     problem: Column
 
     def around(self, key: Decoded) -> Decoded:
-        """The decoded inner key, with the problem of the whole."""
+        """Return the decoded inner key, with the problem of the whole key."""
         if not self.columns:
             return key
         inner = F.concat(key.problem, F.lit(" (before the window)"))
@@ -229,10 +230,10 @@ class KeyParts:
 def parts_of(
     column: Column, kind: StoreKind, window_size_ms: int | None, *, in_store: bool = True
 ) -> KeyParts:
-    """The parts of a key of this kind.
+    """Return the parts of a key of this kind.
 
     `in_store`: a window's key ends with a sequence number, as in the changelog of a window store;
-    elsewhere (windowed serdes, buffers behind windows) it ends with the window's start.
+    elsewhere (windowed serdes, buffers after windows) it ends with the window's start.
     """
     if kind in WINDOWED:
         return _window(column, window_size_ms, sequence=_SEQUENCE_BYTES if in_store else 0)
@@ -247,7 +248,7 @@ def _window(column: Column, window_size_ms: int | None, *, sequence: int) -> Key
     start = F.when(fits, long_at(column, -suffix))
     end = F.lit(None).cast("bigint")
     if window_size_ms is not None:
-        # As Kafka Streams does: a window that would end beyond the last millisecond ends there.
+        # Like Kafka Streams: a window that would end after the last millisecond ends there.
         end = F.coalesce(F.try_add(start, F.lit(window_size_ms).cast("bigint")), F.lit(_MOST_MS))
         end = F.when(fits, end)
     columns = {"window_start_ms": start, "window_end_ms": end}

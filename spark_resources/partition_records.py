@@ -1,4 +1,4 @@
-"""The records of one partition as Spark tasks of a restore get, read and account for them."""
+"""The records of one partition for Spark tasks of a restore: work, reading and results."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +21,9 @@ from kstreams_assets.store import FileIdentity, StorePath, file_digest, store_at
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something on the target that is not as in the backup, in the target's offsets.
+    """A difference of the target from the backup, in the target's offsets.
 
-    `offset` is None where a whole partition is meant, the partition -1 where it is a whole topic.
+    `offset` is None for a whole partition; the partition is -1 for a whole topic.
     """
 
     target: TopicPartitionId
@@ -40,7 +40,7 @@ class Difference:
 class PartitionVerified:
     """One partition after reading it back; `compared` records were compared one by one.
 
-    `differences` are the first few, `differing` counts them all as far as they were looked for.
+    `differences` are the first few, `differing` counts all that were searched for.
     `replaced_timestamps` of the compared records have a timestamp of 0 or below in the backup,
     which was allowed to become the time of the restore.
     """
@@ -55,15 +55,15 @@ class PartitionVerified:
 
 @dataclass(frozen=True, slots=True)
 class PartitionWork:
-    """The records of one partition: which files hold them, which offsets count, where they go.
+    """The records of one partition: their files, their offsets, and their target.
 
     `files` are span files in order of offsets; `saved_file` is a Parquet file with further records
     in order of offsets (those saved with recovery points), which may repeat offsets of the span
-    files. Restored are the records whose source offset lies in one of `ranges` (in order,
-    disjoint), each once, in order of offsets: `records` of them. The first gets the target offset
+    files. Restored are the records whose source offset is in one of `ranges` (in order, disjoint),
+    each once, in order of offsets: `records` of them. The first gets the target offset
     `base_offset` if nothing was restored before. `noted` are the files, by path, as their backups
-    noted them: one that does not match is not used. `sound` are those among them that matched just
-    now, as they were then. `runs` are those of files of an older log (see `SpanFile.runs`).
+    recorded them: a file that differs is not used. `sound` are those that were just found to match,
+    with their identity. `runs` are those of files of an older log (see `SpanFile.runs`).
     """
 
     source: TopicPartitionId
@@ -101,16 +101,15 @@ _OFFSETS_AT_ONCE = 262_144
 
 
 def work_records(work: PartitionWork, *, skip: int = 0) -> Iterator[pa.RecordBatch]:
-    """The records to restore without the first `skip`, each once, in order of offsets.
+    """Yield the records to restore without the first `skip`, each once, in order of offsets.
 
-    Batches of `SCHEMA`, none empty, of about 8 MiB; original headers are added behind a record's
-    own. Reads only the parts of the files that hold them. How many there are is checked at the
-    end.
+    Batches of `SCHEMA`, none empty, of about 8 MiB; original headers are added after a record's
+    own. Reads only the parts of the files with these records. Their number is checked at the end.
 
     Raises:
-        KStreamsAssetsError: A file is missing or damaged, is not the one that its backup wrote, or
-            holds another partition; offsets do not rise, or there are not as many records as
-            planned.
+        KStreamsAssetsError: A file is missing or damaged, does not match its backup, or has
+            another partition; offsets do not rise, or the number of records differs from the
+            plan.
     """
     ranges = _from_record(work, skip) if skip else work.ranges
     count = skip
@@ -121,17 +120,17 @@ def work_records(work: PartitionWork, *, skip: int = 0) -> Iterator[pa.RecordBat
 
 
 def not_restorable(partition: TopicPartitionId, reason: str) -> KStreamsAssetsError:
-    """The error for a backup that does not give the records that the plan found in it."""
+    """Return the error for a backup that does not have the planned records."""
     return KStreamsAssetsError(
         f"{partition} cannot be restored: {reason}.",
-        remedy="Bring the file back from a copy of the warehouse, or back the window up again"
-        " if Kafka still has it, and run the restore again; else restore a recovery point"
-        " before it.",
+        remedy="Restore the file from a copy of the warehouse, or back up the window again"
+        " if Kafka still has it, and run the restore again. Otherwise restore an earlier recovery"
+        " point.",
     )
 
 
 def work_offsets(work: PartitionWork, *, first: int | None = None) -> Iterator[Offsets]:
-    """The source offsets of the records to restore, of the `first` so many or all; never empty.
+    """Yield the source offsets of the records to restore, of the `first` or all; never empty.
 
     Raises:
         KStreamsAssetsError: As `work_records`.
@@ -149,7 +148,7 @@ def work_offsets(work: PartitionWork, *, first: int | None = None) -> Iterator[O
 
 
 def header_lists(column: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
-    """Names and values of headers, None where there is none; see `header_name` for the names."""
+    """Return names and values of headers, None without any; see `header_name` for the names."""
     counts = header_counts(column)
     if not counts.any():
         return [None] * len(column)
@@ -169,7 +168,7 @@ def header_lists(column: pa.Array) -> list[list[tuple[str, bytes | None]] | None
 def _stream(
     work: PartitionWork, ranges: Sequence[OffsetRange], columns: Sequence[str], most: int
 ) -> Iterator[pa.RecordBatch]:
-    """Records of both sources that lie in the ranges, each once, in order of offsets."""
+    """Yield records of both sources in the ranges, each once, in order of offsets."""
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     saved = () if work.saved_file is None else (work.saved_file,)
     spans, extra = (
@@ -204,9 +203,9 @@ def _read(
 
 
 def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
-    """Before a record of it is used: the file is the one that its backup wrote, byte for byte.
+    """Check before a record is used: the file matches its backup, byte for byte.
 
-    Backups of earlier releases noted no digest: then the number of records must be right.
+    Backups of earlier releases recorded no digest: then the number of records must be right.
     """
     noted = work.noted.get(path)
     if noted is None:
@@ -216,10 +215,10 @@ def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
         return
     if noted.written is not None:
         is_same = file_digest(local) == noted.written.digest
-        wrong = "" if is_same else "does not match the SHA-256 that its backup noted"
+        wrong = "" if is_same else "does not match the SHA-256 that its backup recorded"
     else:
         found = pq.read_metadata(local).num_rows
-        wrong = f"holds {found:,} records, written were {noted.records:,}"
+        wrong = f"has {found:,} records, but its backup wrote {noted.records:,}"
         wrong = "" if found == noted.records else wrong
     if wrong:
         reason = (
@@ -229,7 +228,7 @@ def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
 
 
 def _require_partition(source: TopicPartitionId, path: StorePath, batch: pa.RecordBatch) -> None:
-    """Staged files have no such column: they were written for this partition alone."""
+    """Check the partition; staged files lack this column, as they have one partition."""
     if _PARTITION not in batch.schema.names:
         return
     found = batch.column(_PARTITION).to_numpy()
@@ -239,7 +238,7 @@ def _require_partition(source: TopicPartitionId, path: StorePath, batch: pa.Reco
 
 
 def _place(path: StorePath) -> str:
-    """Window, topic and name of a file."""
+    """Return window, topic and name of a file."""
     return "/".join(path.parts[-3:])
 
 
@@ -260,16 +259,16 @@ def _file_batches(
 
 
 def _batch_records(group: pq.RowGroupMetaData) -> int:
-    """How many records of a row group make a batch of bounded size."""
+    """Return how many records of a row group make a batch of bounded size."""
     chunks = [group.column(index) for index in range(group.num_columns)]
     if any(c.has_dictionary_page and c.path_in_schema in ("key", "value") for c in chunks):
-        return _BATCH_RECORDS_UNKNOWN  # the same large value may be there many times
+        return _BATCH_RECORDS_UNKNOWN  # the same large value may occur many times
     mean = 1 + group.total_byte_size // group.num_rows
     return max(1, min(_BATCH_RECORDS, _BATCH_BYTES // mean))
 
 
 def _may_hold(group: pq.RowGroupMetaData, ranges: Sequence[OffsetRange]) -> bool:
-    """Whether some offset of a row group may lie in the ranges, from its statistics."""
+    """Whether some offset of a row group may be in the ranges, by its statistics."""
     for index in range(group.num_columns):
         column = group.column(index)
         if column.path_in_schema == "offset":
@@ -293,7 +292,7 @@ def _inside(batch: pa.RecordBatch, ranges: Sequence[OffsetRange]) -> pa.RecordBa
 
 
 def _as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same columns in one order, under one name of the list's elements."""
+    """Return the same columns in one order, with one name of the list's elements."""
     arrays = [batch.column(name).cast(schema.field(name).type) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -316,7 +315,7 @@ def _ascending(
 def _merged(
     left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Two streams as one; of an offset in both, the left one's record."""
+    """Merge two streams; of an offset in both, take the left one's record."""
     a, b = next(left, None), next(right, None)
     while a is not None and b is not None:
         of_a, of_b = _offsets(a), _offsets(b)
@@ -340,7 +339,7 @@ def _merged(
 
 
 def _from_record(work: PartitionWork, skip: int) -> tuple[OffsetRange, ...]:
-    """The ranges from the record on that has so many before it."""
+    """Return the ranges without the first `skip` records."""
     last = -1
     for offsets in work_offsets(work, first=skip):
         last = int(offsets[-1])
@@ -372,7 +371,7 @@ def _as_text(numbers: pa.Array) -> pa.Array:
 
 
 def _appended(headers: pa.Array, added: Sequence[tuple[str, pa.Array]]) -> pa.Array:
-    """Each record's headers, then the added ones."""
+    """Return each record's headers, then the added ones."""
     counts = header_counts(headers)
     own = headers.flatten()
     names = [own.field("key"), *(pa.repeat(pa.scalar(n), len(headers)) for n, _ in added)]
@@ -395,7 +394,7 @@ def _appended(headers: pa.Array, added: Sequence[tuple[str, pa.Array]]) -> pa.Ar
 
 
 def header_counts(headers: pa.Array) -> Offsets:
-    """How many headers each record has."""
+    """Return how many headers each record has."""
     lengths = pc.list_value_length(headers)  # pyright: ignore[reportAttributeAccessIssue]
     return lengths.fill_null(0).to_numpy().astype(np.int64)
 
@@ -406,5 +405,5 @@ def _offsets(batch: pa.RecordBatch) -> Offsets:
 
 def _require_count(work: PartitionWork, count: int) -> None:
     if count != work.records:
-        reason = f"its backup gives {count:,} records, planned were {work.records:,}"
+        reason = f"its backup has {count:,} records, the plan {work.records:,}"
         raise not_restorable(work.source, reason)

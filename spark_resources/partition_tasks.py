@@ -41,11 +41,11 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Signals:
-    """Two files by which tasks of one machine and their client know of each other.
+    """Two files for signals between the tasks of one machine and their client.
 
-    A task holds a shared lock on `lock` while it runs, which ends with its process; `stop` appears
+    A task holds a shared lock on `lock` while it runs, which ends with its process. `stop` exists
     when the others should end. A task on another machine does not see `stop`, and sees `lock` only
-    in a folder that both share; it runs to its end.
+    in a shared folder; it runs to its end.
     """
 
     lock: str
@@ -57,7 +57,7 @@ class _TaskStoppedError(Exception):
 
 
 _signals: _Signals | None = None
-"""Those of the task that runs in this process; a Spark worker runs one at a time."""
+"""The signals of the task in this process; a Spark worker runs one at a time."""
 
 
 def run_partition_tasks(
@@ -68,21 +68,21 @@ def run_partition_tasks(
     lock: Path | None = None,
     at_a_time: int | None = None,
 ) -> list[R]:
-    """Call `task` with each item, each call in a Spark task of its own; results in order of items.
+    """Call `task` with each item, each call in its own Spark task; results in order of items.
 
-    Items start in the order given, as many at a time as Spark has cores, or `at_a_time` at most:
-    then each of so many Spark tasks gets every so manyth item, one after the other. Items, function
-    and results are pickled; functions of modules by name, so the workers must have the same
-    packages.
-    The first failure keeps further items from starting and shows in `check_stop` of those that run;
-    all of them have ended when it is raised (on other machines they may still run). Tasks that see
-    `lock` hold it, shared, while they run: who waits for it waits for those of a killed run.
+    Items start in the given order, as many at a time as Spark has cores, or `at_a_time` at most:
+    then there are that many Spark tasks, and each processes its share of items one after the
+    other. Items, function and results are pickled; functions of modules by name, so the workers
+    must have the same packages.
+    After the first failure no further items start, and `check_stop` ends the running ones. All of
+    them have ended when it is raised (on other machines they may still run). Tasks that see `lock`
+    hold it, shared, while they run: its next exclusive holder waits for those of a killed run.
 
-    Where an executor is lost, Spark runs its tasks again on another one. The lost ones may still
-    run, unknown to Spark: a task must bear a second one beside it.
+    If an executor is lost, Spark runs its tasks again on another one. The lost ones may still run,
+    unknown to Spark: a task must tolerate a second one beside it.
 
     Items have the keys of an object store that are valid when their job starts. A task that ends
-    because its keys do is repeated with new ones; the others continue.
+    because its keys expire is repeated with new ones; the others continue.
 
     Raises:
         KStreamsAssetsError: What a task raised, with its attributes.
@@ -118,10 +118,10 @@ def _all(
     signals: _Signals,
     at_a_time: int | None,
 ) -> list[object]:
-    """The outcomes of all items.
+    """Return the outcomes of all items.
 
-    The task of a lost executor may fail, and stop the others, though nobody waits for it: what it
-    stopped is run again. So is what lost its keys: pickling an item again takes those of now.
+    The abandoned task of a lost executor may fail and stop the others: stopped items are run
+    again. So are items with expired keys: pickling an item again uses the current keys.
     """
     outcomes: dict[int, object] = {}
     for rounds_left in reversed(range(_ROUNDS)):
@@ -142,7 +142,7 @@ def _all(
 
 
 def check_stop() -> None:
-    """Called by a task now and then: ends it when another task of its job has failed."""
+    """End this task if another task of its job has failed; tasks call it regularly."""
     if _signals is not None and os.path.exists(_signals.stop):
         raise _TaskStoppedError
 
@@ -181,7 +181,7 @@ class _Failure:
     facts: dict[str, object]
     trace: str
     ended_keys: str | None = None
-    """Why the keys of an object store that it had are not valid any more."""
+    """Why its keys of an object store are not valid any more."""
 
     @property
     def is_stopped(self) -> bool:
@@ -189,7 +189,7 @@ class _Failure:
         return self.kind is _TaskStoppedError
 
     def error(self) -> Exception:
-        """The task's own error if it is one of this project, else a SparkJobError."""
+        """Return the task's own error if it belongs to this project, else a SparkJobError."""
         if self.ended_keys is not None:
             return StoreKeysEndedError(self.ended_keys)
         if issubclass(self.kind, KStreamsAssetsError):
@@ -197,19 +197,21 @@ class _Failure:
             error.args = self.args
             error.__dict__.update(self.facts)
             return error
-        told = ", ".join(str(arg) for arg in self.args)
-        failed = SparkJobError(f"{self.kind.__name__}: {told}" if told else self.kind.__name__)
+        arguments = ", ".join(str(arg) for arg in self.args)
+        failed = SparkJobError(
+            f"{self.kind.__name__}: {arguments}" if arguments else self.kind.__name__
+        )
         failed.add_note(self.trace)
         return failed
 
 
 def _outcome(item: bytes, task: Callable[[T], R], signals: _Signals) -> bytes:
-    """The pickled result of one task, or its `_Failure`. Runs in a Spark worker."""
+    """Return the pickled result of one task, or its `_Failure`. Runs in a Spark worker."""
     try:
         with _running(signals):
             check_stop()
             return cloudpickle.dumps(task(cloudpickle.loads(item)))
-    # Whatever a task raises is data here: the driver raises it, without Spark's Java stack.
+    # Any error of a task is data here: the driver raises it, without Spark's Java stack.
     except Exception as error:  # noqa: BLE001
         ended_keys = _ended_keys(error)
         if ended_keys is None and not isinstance(error, _TaskStoppedError | OvertakenError):
@@ -223,7 +225,7 @@ def _outcome(item: bytes, task: Callable[[T], R], signals: _Signals) -> bytes:
 
 
 def _ended_keys(error: BaseException | None) -> str | None:
-    """Why keys are not valid any more, if that is the cause of an error."""
+    """Return why keys are not valid any more, if that is the cause of an error."""
     while error is not None:
         if (reason := ended_keys_reason(str(error))) is not None:
             return reason
@@ -233,7 +235,7 @@ def _ended_keys(error: BaseException | None) -> str | None:
 
 @contextmanager
 def _running(signals: _Signals) -> Iterator[None]:
-    """Hold the lock that tells the driver of this machine that the task runs."""
+    """Hold the lock that shows the driver of this machine that the task runs."""
     global _signals
     try:
         lock = open(signals.lock, "rb")  # noqa: SIM115 (closed below)
@@ -250,9 +252,9 @@ def _running(signals: _Signals) -> Iterator[None]:
 
 
 def _stop(signals: _Signals) -> None:
-    """Tell the tasks to end, and wait until none runs (bounded)."""
+    """Signal the tasks to end, and wait until none runs (bounded)."""
     Path(signals.stop).touch()
     deadline = time.monotonic() + _END_WAIT_S
-    with open(signals.lock, "ab") as lock:  # NFS locks alone only what may be written
+    with open(signals.lock, "ab") as lock:  # NFS locks only writable files
         while not try_to_lock(lock) and time.monotonic() < deadline:
             time.sleep(_POLL_S)

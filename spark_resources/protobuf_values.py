@@ -37,13 +37,13 @@ package confluent.type;
 message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 """,
 }
-"""Files that every registry has, so that nobody registers them."""
+"""Files that every registry has, so they are never registered."""
 
 
 def compile_schema(schema: RegisteredSchema) -> bytes:
-    """A FileDescriptorSet, serialized, with the schema's own file last.
+    """Return a FileDescriptorSet, serialized, with the schema's own file last.
 
-    Texts go through the protoc of the package grpcio-tools, in a process of its own. Raises
+    Texts are compiled by the protoc of the package grpcio-tools, in a separate process. Raises
     SchemaUnusableError.
     """
     files = [(found.name, found.text) for found in schema.references] + [(_MAIN, schema.text)]
@@ -54,7 +54,7 @@ def compile_schema(schema: RegisteredSchema) -> bytes:
         if file is not None:
             compiled.file.append(file)
         elif not _is_file_name(name):
-            raise _unusable(schema, f"it imports {name!r}, which is no relative path of a file")
+            raise _unusable(schema, f"it imports {name!r}, which is not a relative file path")
         else:
             texts[name] = text
     inputs = [*texts, *_not_registered(schema, compiled, texts)]
@@ -66,12 +66,12 @@ def compile_schema(schema: RegisteredSchema) -> bytes:
 def _not_registered(
     schema: RegisteredSchema, compiled: descriptor_pb2.FileDescriptorSet, texts: dict[str, str]
 ) -> list[str]:
-    """The files that descriptors import and nobody registers: everybody has them."""
+    """Return imported files that are never registered, as every registry has them."""
     there = {file.name for file in compiled.file} | texts.keys()
     wanted = {name for file in compiled.file for name in file.dependency} - there
     for name in wanted:
         if not _is_file_name(name):
-            raise _unusable(schema, f"it imports {name!r}, which is no relative path of a file")
+            raise _unusable(schema, f"it imports {name!r}, which is not a relative file path")
         if name not in _BUILT_IN and not name.startswith("google/protobuf/"):
             raise _unusable(schema, f"it imports {name}, which it does not refer to")
     return sorted(wanted)
@@ -80,7 +80,7 @@ def _not_registered(
 def _is_file_name(name: str) -> bool:
     """Whether a name from the registry stays a file below the folder on protoc's command line.
 
-    protoc takes `-...` for an option and `@...` for a file of options.
+    protoc treats `-...` as an option and `@...` as a file of options.
     """
     path = PurePosixPath(name)
     return bool(path.name) and name[0] not in "-@/" and ".." not in path.parts and "\0" not in name
@@ -89,7 +89,7 @@ def _is_file_name(name: str) -> bool:
 def _merged(
     first: descriptor_pb2.FileDescriptorSet, second: descriptor_pb2.FileDescriptorSet
 ) -> descriptor_pb2.FileDescriptorSet:
-    """The files of both, each once, the schema's own file last."""
+    """Return the files of both, each once, the schema's own file last."""
     files = {file.name: file for file in (*second.file, *first.file)}
     names = [file.name for file in (*first.file, *second.file) if file.name != _MAIN]
     return descriptor_pb2.FileDescriptorSet(
@@ -98,7 +98,7 @@ def _merged(
 
 
 def _registered_as_descriptor(name: str, text: str) -> descriptor_pb2.FileDescriptorProto | None:
-    """A file that was registered as a FileDescriptorProto in base64, as Python clients do."""
+    """Return a file that was registered as a FileDescriptorProto in base64, like Python clients."""
     try:
         file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
@@ -148,7 +148,7 @@ def _unusable(schema: RegisteredSchema, reason: str) -> SchemaUnusableError:
 
 
 def message_at(compiled: bytes, indexes: tuple[int, ...]) -> str:
-    """The full name of the message type at a path of indexes in a schema; ValueError if none."""
+    """Return the full name of the message type at a path of indexes; ValueError without one."""
     file = descriptor_pb2.FileDescriptorSet.FromString(compiled).file[-1]
     names = [file.package] if file.package else []
     types = file.message_type
@@ -177,9 +177,9 @@ _TYPES: Final[Mapping[int, pa.DataType]] = {
 
 
 def read_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
-    """The path of the message type that stands before a message, and how many bytes it takes.
+    """Return the path of the message type before a message, and its number of bytes.
 
-    Zigzag varints: their number, then each index; a single 0 stands for the first message.
+    Zigzag varints: their number, then each index; a single 0 means the first message.
     """
     count, at = _varint(payload, 0)
     if count == 0:
@@ -208,7 +208,7 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class CompiledSchemas:
-    """What workers need to read messages: descriptor sets by schema id, and the message to show."""
+    """Input of workers for reading messages: descriptor sets by schema id, the message to show."""
 
     files: Mapping[int, bytes]
     message: str
@@ -237,7 +237,7 @@ class ProtobufReader:
         return self._shape.type
 
     def read(self, schema_id: int, payload: bytes) -> object:
-        """One value; ValueError says why the payload is not one."""
+        """Return one value; ValueError says why the payload is invalid."""
         indexes, begin = read_indexes(payload)
         name = self._names.get((schema_id, indexes))
         if name is None:
@@ -253,7 +253,7 @@ class ProtobufReader:
 
 
 class _Shapes:
-    """Builds the column type of a message type, and what brings messages into it."""
+    """Builds the column type of a message type, and the conversion of messages."""
 
     def __init__(self) -> None:
         self._open: list[str] = []
@@ -266,7 +266,7 @@ class _Shapes:
             wrapped = self._of_single(descriptor.fields_by_name["value"])
             return Shape(wrapped.type, lambda value: wrapped.convert(value.value))
         if name in _AS_JSON or name in self._open or not descriptor.fields:
-            return Shape(pa.string(), _json)  # no column can hold itself, or nothing
+            return Shape(pa.string(), _json)  # a column type cannot be recursive or empty
         self._open.append(name)
         fields = {field.name: field for field in descriptor.fields}
         parts = [(field.name, self._of_field(field)) for field in descriptor.fields]

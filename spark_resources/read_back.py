@@ -1,7 +1,7 @@
 """The Spark task of a restore's verification: some partitions, read back and compared.
 
-What was read back and the backup are compared as columns of Arrow; from the first difference on
-record by record, so that each can be named.
+Records read back and the backup are compared as columns of Arrow. From the first difference on they
+are compared one by one, so that each difference can be named.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,17 +32,17 @@ from spark_resources.span_tasks import committed
 from spark_resources.work import ReadRange
 
 _READ_ON: Final = 1_000
-"""How many records behind the last expected one are looked at, to name them."""
+"""How many records after the last expected one are read, to name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReading:
-    """What is compared of one partition.
+    """The part of one partition to compare.
 
     `runs` and `end` are its offset map, `stretches` the target offsets to compare (in order,
-    disjoint), `stable_end` the target's last stable offset. With `accept_replaced_timestamps` the
-    timestamps of records that have 0 or below in the backup are not compared: earlier releases
-    could not send them.
+    disjoint), `stable_end` the target's last stable offset. With `accept_replaced_timestamps`
+    timestamps that are 0 or below in the backup are not compared: earlier releases could not send
+    them.
     """
 
     work: PartitionWork
@@ -65,7 +65,7 @@ class ReadBackTask:
     throttle: Throttle | None = None
 
     def __call__(self, readings: Sequence[PartitionReading]) -> list[PartitionVerified]:
-        """Compare each."""
+        """Compare each partition."""
         with RawLogReader(self.connection.opened(), throttle=self.throttle) as reader:
             return [self._compared(reading, reader) for reading in readings]
 
@@ -102,7 +102,7 @@ def _compare(
     *,
     accept_replaced: bool,
 ) -> int:
-    """Compare one stretch, to the ends of both; how many timestamps were replaced."""
+    """Compare one range, to the ends of both; return how many timestamps were replaced."""
     replaced = 0
     ours, its = next(backup, None), next(target, None)
     while ours is not None and its is not None:
@@ -126,7 +126,7 @@ def _compare(
 def _differing_times(
     ours: pa.RecordBatch, its: pa.RecordBatch, *, accept_replaced: bool
 ) -> int | None:
-    """How many timestamps are others, as accepted; None if some may not be."""
+    """Return how many timestamps differ in an accepted way; None if others differ."""
     if its.column("timestamp_type").to_numpy().any():
         return None
     of_ours = ours.column("timestamp_ms").to_numpy()
@@ -136,13 +136,13 @@ def _differing_times(
 
 
 def _equal(ours: pa.RecordBatch, its: pa.RecordBatch) -> bool:
-    """Whether offsets, keys, values and headers are the same."""
+    """Whether offsets, keys, values and headers are equal."""
     if not all(ours.column(name).equals(its.column(name)) for name in ("offset", "key", "value")):
         return False
     of_ours, of_its = ours.column("headers"), its.column("headers")
     if of_ours.equals(of_its):
         return True
-    # An empty list is as good as none.
+    # An empty list equals none.
     counts = header_counts(of_ours), header_counts(of_its)
     return np.array_equal(*counts) and of_ours.flatten().equals(of_its.flatten())
 
@@ -166,7 +166,7 @@ class _Listed:
 
 
 def _listed(batch: pa.RecordBatch) -> RecordColumns:
-    """Records as lists; the backup's have no type of timestamp, as a restore gives them theirs."""
+    """Return records as lists; the backup's have no timestamp type: a restore sets it."""
     times = batch.column("timestamp_ms").to_pylist()
     types = [0] * len(times)
     if "timestamp_type" in batch.schema.names:
@@ -181,7 +181,7 @@ def _listed(batch: pa.RecordBatch) -> RecordColumns:
 
 
 class _Backup:
-    """The backup's records of one partition, where the offset map puts them."""
+    """The backup's records of one partition, at their offsets in the offset map."""
 
     def __init__(self, reading: PartitionReading) -> None:
         self._reading = reading
@@ -189,7 +189,7 @@ class _Backup:
         self._rest: pa.RecordBatch | None = None
 
     def records(self, stretch: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """Those whose target offsets lie in a stretch; ask in order, and read each to its end."""
+        """Yield those with target offsets in a range; call in order, and read each to its end."""
         while (batch := self._rest or self._next()) is not None:
             self._rest = None
             inside = int(batch.column("offset").to_numpy().searchsorted(stretch.end))
@@ -225,7 +225,7 @@ class _Backup:
 
 
 def _part(reading: PartitionReading) -> PartitionWork:
-    """The work with no other records than those to compare."""
+    """Return the work with only the records to compare."""
     ranges: list[OffsetRange] = []
     records = 0
     for stretch in reading.stretches:
@@ -236,12 +236,12 @@ def _part(reading: PartitionReading) -> PartitionWork:
             for part in reading.work.ranges
             if part.start < source.end and source.start < part.end
         ]
-    # The files were found to match when they were produced; here their content is compared.
+    # The files were found to match when they were produced; here their contents are compared.
     return replace(reading.work, ranges=tuple(ranges), records=records, noted={})
 
 
 def source_range(runs: OffsetRuns, stretch: OffsetRange) -> tuple[OffsetRange, int]:
-    """The source offsets of the records with target offsets in a stretch, and how many they are."""
+    """Return the source offsets of the records with target offsets in a range, and their number."""
     starts, ends = runs.target_starts, runs.target_starts + runs.lengths
     first = int(ends.searchsorted(stretch.start, side="right"))
     last = int(starts.searchsorted(stretch.end, side="left"))

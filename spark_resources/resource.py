@@ -11,8 +11,8 @@ from spark_resources.settings import SparkSettings
 class SparkSessionResource(SparkSettings, LazyPySparkResource):
     """A Spark session with Delta Lake on its class path.
 
-    It begins when `spark_session` is first used, on this host's engine, which is started if there
-    is none; so a run with nothing to do never pays for it. With `remote` set, that Spark Connect
+    It starts when `spark_session` is first used, on this host's engine, which is started if
+    necessary; so a run with nothing to do has no costs. With `remote` set, that Spark Connect
     server is used, which must have the same jars and packages.
     """
 

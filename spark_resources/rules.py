@@ -1,4 +1,4 @@
-"""Completeness rules on Spark: their session, their views, a run of one of them."""
+"""Completeness rules on Spark: their session, their views, the run of one rule."""
 
 import re
 import threading
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 
 _OWN: Final = {
     "spark.sql.session.timeZone": "UTC",
-    # One job for the first rows of a result, in place of one for a partition, then for four more.
+    # One job for the first rows of a result, instead of one for a partition, then for four more.
     "spark.sql.limit.initialNumPartitions": "100000",
-    # Else many files are listed by a job of their own.
+    # Otherwise many files are listed by a separate job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    # The text of a rule is what runs: `${env:HOME}` in it is not replaced, a path is no table.
+    # The text of a rule runs unchanged: `${env:HOME}` in it is not replaced, a path is not a table.
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
 }
 _FEW_RECORDS: Final = 300_000
 _BY_SIZE: Final = {
-    # Of few records, compiling the code of a query takes longer than running it uncompiled, and so
-    # does planning it anew after each of its stages [measured: 3.3 s CPU in place of 10 for the six
-    # rules of the order processor over 20,000 records].
+    # For few records, compiling the code of a query takes longer than running it uncompiled, and
+    # planning it again after each of its stages does too [measured: 3.3 s CPU instead of 10 for
+    # the six rules of the order processor over 20,000 records].
     "spark.sql.codegen.wholeStage": ("false", "true"),
     "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
     "spark.sql.adaptive.enabled": ("false", "true"),
@@ -62,13 +62,13 @@ _BY_SIZE: Final = {
 
 
 class _Clonable(Protocol):
-    """What a session of Spark Connect has, and the type of pyspark's sessions does not say."""
+    """A method of Spark Connect sessions that the type of pyspark's sessions does not declare."""
 
     def cloneSession(self) -> SparkSession: ...
 
 
 def new_session(spark: SparkSession) -> SparkSession:
-    """A session beside another one: the same JVM, temp views and settings of its own."""
+    """Return a session beside another one: the same JVM, its own temp views and settings."""
     session = cast("_Clonable", spark).cloneSession()
     close_at_exit(session)
     configure(session, _OWN)
@@ -76,20 +76,20 @@ def new_session(spark: SparkSession) -> SparkSession:
 
 
 def tune(session: SparkSession, records: int) -> None:
-    """Set the session up for a query over about so many records."""
+    """Configure the session for a query over about this many records."""
     few = records <= _FEW_RECORDS
     with spark_failures():
         configure(session, {name: values[not few] for name, values in _BY_SIZE.items()})
 
 
 _SHARED_RECORDS: Final = 2_000_000
-"""Of not more records than this a view that several rules name is kept in memory meanwhile."""
+"""With at most this many records, a view used by several rules is cached meanwhile."""
 _LATEST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999; Spark raises for timestamps far beyond."""
 
 
 class Views:
-    """Temp views in a session of their own, for one evaluation after the other."""
+    """Temp views in their own session, for one evaluation after the other."""
 
     def __init__(self, spark: SparkSession, schemas: "Mapping[int, RegisteredSchema]") -> None:
         with spark_failures():
@@ -101,9 +101,9 @@ class Views:
         self._meanwhile: list[DataFrame | Newest] = []
 
     def define(self, name: str, view: Hashable, content: Content, *, is_shared: bool) -> None:
-        """Let SQL find rows under a name; `is_shared`: several rules of this evaluation read them.
+        """Define the rows of a name in SQL; `is_shared`: several rules of this evaluation use them.
 
-        `view` tells rows apart within one evaluation.
+        `view` identifies rows within one evaluation.
 
         Raises:
             SparkJobError: They cannot be read.
@@ -113,7 +113,7 @@ class Views:
         with spark_failures():
             if view not in self._frames:
                 rows = self._decoded(content)
-                if is_shared and _is_worth_keeping(content):
+                if is_shared and _is_small_enough_to_keep(content):
                     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
                     self._meanwhile.append(rows)
                 self._frames[view] = _viewed(rows, content)
@@ -121,7 +121,7 @@ class Views:
         self._named[name] = view
 
     def end_evaluation(self) -> None:
-        """Forget what belongs to one recovery point."""
+        """Drop what belongs to one recovery point."""
         for kept in self._meanwhile:
             free(kept)
         self._meanwhile.clear()
@@ -129,7 +129,7 @@ class Views:
         self._named.clear()
 
     def forget(self, root: StorePath) -> None:
-        """Free what is kept of files below this folder."""
+        """Free the cache of files below this folder."""
         for key in [key for key in self._kept if key[0].root == root]:
             free(self._kept.pop(key))
 
@@ -142,14 +142,14 @@ class Views:
         end_session(self.session)
 
     def _decoded(self, content: Content) -> DataFrame:
-        """The rows of a view before they have its columns, which would take more memory."""
+        """Return the rows of a view before they have its columns, which would need more memory."""
         if isinstance(content, SnapshotRows):
             return self._snapshot(content)
         return self._store(content) if content.is_store else self._records(content)
 
     def _records(self, content: LoggedRows) -> DataFrame:
         if content.format.needs_registry:
-            # All records together tell the newest schema, which is that of the column.
+            # All records together determine the newest schema, which is that of the column.
             return _slim(with_decoded_record(self._raw(content), content.format, self._schemas))
         rows = rows_inside(self._source(content.source, content.format), content.ranges)
         if content.saved_file is None:
@@ -159,7 +159,7 @@ class Views:
         return rows.unionByName(_slim(decoded))
 
     def _store(self, content: LoggedRows) -> DataFrame:
-        """The newest row of each key, by what makes KTable snapshots."""
+        """Return the newest row of each key, by the code of KTable snapshots."""
         work = SnapshotWork(
             window="",
             format=content.format,
@@ -188,7 +188,7 @@ class Views:
         return _of_store(rows, content)
 
     def _raw(self, content: LoggedRows, work: SnapshotWork | None = None) -> DataFrame:
-        """Records as they are; for stores numbered, so that a record that comes twice is told."""
+        """Return unchanged records; for stores numbered, to detect duplicate records."""
         rows = rows_inside(self._source(content.source, None), content.ranges)
         if work is not None:
             rows = numbered(rows, work)
@@ -198,7 +198,7 @@ class Views:
         return rows.unionByName(saved if work is None else numbered(saved, work, saved=True))
 
     def _source(self, source: LogSource, said: StoreFormat | None) -> DataFrame:
-        """The records of span files, decoded where a format is given."""
+        """Return the records of span files, decoded if a format is given."""
         known = self._kept.get((source, said))
         if known is not None:
             return known
@@ -230,7 +230,7 @@ def _without_window(rows: DataFrame) -> DataFrame:
     return rows.withColumn("window", F.lit(None).cast("string"))
 
 
-def _is_worth_keeping(content: Content) -> bool:
+def _is_small_enough_to_keep(content: Content) -> bool:
     if isinstance(content, SnapshotRows):
         return False
     if content.source.is_whole:
@@ -243,7 +243,7 @@ def _of_store(rows: DataFrame, content: Content) -> DataFrame:
 
 
 def _slim(decoded: DataFrame) -> DataFrame:
-    """Without what no view shows."""
+    """Drop columns that no view shows."""
     return decoded.drop("key", "value", "in_base", "row")
 
 
@@ -256,7 +256,7 @@ def _viewed(rows: DataFrame, content: Content) -> DataFrame:
 
 
 def _shaped(rows: DataFrame, said: StoreFormat) -> DataFrame:
-    """The columns of a view; `_in_flight` is false."""
+    """Return the columns of a view; `_in_flight` is false."""
     parts = key_parts_of(said.kind)
     value = rows.schema["decoded_value"].dataType
     fields = value.names if isinstance(value, StructType) else []
@@ -285,10 +285,10 @@ _NO_MEMORY: Final = re.compile(
     r"|bigger than (?:local )?(?:spark\.driver\.)?maxResultSize",
     re.IGNORECASE,
 )
-"""What Spark says where a query needs more than the heap has; the engine and the session go on."""
+"""Spark's messages if a query needs more than the heap; the engine and the session continue."""
 _TOO_LARGE_A_TABLE: Final = re.compile(r"Cannot broadcast the table", re.IGNORECASE)
 SAMPLE_ROWS: Final = 20
-"""How many rows in violation are shown."""
+"""Number of shown rows in violation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class ReturnedRows:
 
 
 def run_number(session: SparkSession, sql: str, limits: RuleLimits) -> int:
-    """The one number that SQL returns, 0 for NULL; `limits` as in `run_rule`.
+    """Return the single number that SQL returns, 0 for NULL; `limits` as in `run_rule`.
 
     Raises:
         SparkJobError: As `run_rule`.
@@ -315,7 +315,7 @@ def run_rule(session: SparkSession, sql: str, limits: RuleLimits) -> ReturnedRow
 
     Raises:
         RuleLimitError: It took too long or too much memory.
-        SparkJobError: Spark refused it, or it failed on the way.
+        SparkJobError: Spark refused it, or it failed while running.
     """
     with _limited(session, limits):
         rows = session.sql(sql)
@@ -328,7 +328,7 @@ def run_rule(session: SparkSession, sql: str, limits: RuleLimits) -> ReturnedRow
 
 
 def _first_rows(rows: DataFrame, limits: RuleLimits) -> list[tuple[Any, ...]]:
-    """The first rows; one that takes too much never leaves Spark."""
+    """Return the first rows; a row that is too large never leaves Spark."""
     names = [f"c{position}" for position in range(len(rows.columns))]
     named = rows.toDF(*names)  # in SQL several columns may have the same name
     size = F.octet_length(F.struct(*names).cast("string"))
@@ -349,7 +349,7 @@ def _first_rows(rows: DataFrame, limits: RuleLimits) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def _limited(session: SparkSession, limits: RuleLimits) -> Iterator[None]:
-    """End what the session runs in the block at the limits of a rule, and say so."""
+    """End the session's queries in the block at the limits of a rule, with an error."""
     tag = f"rule-{uuid.uuid4().hex}"
     ended, over = threading.Event(), threading.Event()
 
@@ -357,7 +357,7 @@ def _limited(session: SparkSession, limits: RuleLimits) -> Iterator[None]:
         if ended.wait(limits.timeout_seconds):
             return
         over.set()
-        with suppress(*SPARK_FAILURES):  # else the query fails too, and says why
+        with suppress(*SPARK_FAILURES):  # else the query fails too, with the reason
             session.interruptTag(tag)
             # A query that is still being planned has no job yet that could be ended.
             while not ended.wait(_INTERRUPT_EVERY_S):
@@ -398,7 +398,7 @@ def _limited(session: SparkSession, limits: RuleLimits) -> Iterator[None]:
 
 
 def _set_memory(session: SparkSession, limits: RuleLimits) -> None:
-    """Limit what joins hold in memory; rules of one evaluation may have other limits."""
+    """Limit the memory of joins; rules of one evaluation may have different limits."""
     configure(session, {_BROADCAST: f"{limits.memory_bytes}b"})
 
 
@@ -410,7 +410,7 @@ def _sample(rows: DataFrame, found: Sequence[tuple[Any, ...]]) -> Sample:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever Spark gives
-    """A value as `as_text` writes it: rows by field, times in UTC."""
+    """Return a value as `as_text` writes it: rows by field, times in UTC."""
     if isinstance(value, Row):
         return {name: _plain(each) for name, each in value.asDict().items()}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The Spark session of a process, by Spark Connect: on this host's engine, or on another server."""
+"""The Spark session of a process, by Spark Connect: on this host's engine, or another server."""
 
 import contextlib
 import logging
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 
 _RETRIES: Final = 5
-"""From 50 ms on, each four times as late as the one before: 17 s."""
+"""From 50 ms on, each pause four times the previous one: 17 s."""
 _REMOTE_RETRIES: Final = 125
 _REMOTE_PAUSE_MS: Final = 5_000
 _ATTEMPTS: Final = 3
-"""Engines that are tried: one may die while a session begins."""
+"""Number of engines that are tried: one may die while a session starts."""
 _LOOK_S: Final = 1.0
-"""A session that answered so short a time ago is not asked again."""
+"""A session that answered within this time is not checked again."""
 
 _log = logging.getLogger(__name__)
 
 _MOST_CORES: Final = 100_000
 _CORES: Final = "kstreams_assets.cores"
-"""A setting of ours: what was found out of a server that does not say how many cores it has."""
+"""A setting of this project: the measured cores of a server that does not report them."""
 
 _LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""They print as JSON what is raised anyway."""
+"""They print errors as JSON that are raised anyway."""
 
 
 class LazySession:
-    """A session that begins when it is first used, so a run with nothing to do never pays for it.
+    """A session that starts when it is first used, so a run with nothing to do has no costs.
 
-    Its settings and temp views are its own; the JVM is shared. Only what Spark Connect offers is
-    there: no `sparkContext`, no RDDs. Threads may share it.
+    Its settings and temp views are its own; the JVM is shared. It has only what Spark Connect
+    offers: no `sparkContext`, no RDDs. Threads may share it.
     """
 
     def __init__(self, settings: SparkSettings | None = None) -> None:
@@ -65,17 +65,17 @@ class LazySession:
 
     @property
     def spark_session(self) -> "SparkSession":
-        """The session; on first use, or when its server is gone, an engine is found or started.
+        """The session; on first use, or if its server is gone, an engine is found or started.
 
-        So a job that failed since its engine died can be repeated.
+        So a job that failed because its engine died can be repeated.
 
         Raises:
-            EngineError: No engine could be started, or used.
-            ConfigurationError: The server that the settings name cannot be used.
+            EngineError: No engine could be started or used.
+            ConfigurationError: The server in the settings cannot be used.
         """
         with self._one_at_a_time:
             if self._session is not None and not self._answers(self._session):
-                _log.warning("The Spark session is gone with its server; another one begins.")
+                _log.warning("The Spark session is gone with its server; another one starts.")
                 self._end(is_there=False)
             if self._session is None:
                 self._session = self._begun()
@@ -88,7 +88,7 @@ class LazySession:
         return self._session is not None
 
     def check(self) -> None:
-        """Look for jars and Java without starting anything.
+        """Check for jars and Java without starting anything.
 
         Raises JarsMissingError, JavaNotFoundError.
         """
@@ -97,7 +97,7 @@ class LazySession:
             find_java()
 
     def stop(self) -> None:
-        """End the session; a later use begins another."""
+        """End the session; a later use starts another."""
         self._end(is_there=self._lease is None or self._lease.is_alive())
 
     def _end(self, *, is_there: bool) -> None:
@@ -108,7 +108,7 @@ class LazySession:
             if session is not None and is_there:
                 session.stop()
             elif session is not None:
-                session.client.close()  # what the server had of it is gone
+                session.client.close()  # the server has lost its state
         finally:
             if held is not None:
                 held.close()
@@ -127,13 +127,13 @@ class LazySession:
         return True
 
     def interrupt(self) -> None:
-        """Before a stop in the middle of a job: end what it runs."""
+        """End running jobs, before a stop in the middle of one."""
         if self._session is not None:
             with contextlib.suppress(PySparkException):
                 self._session.interruptAll()
 
     def jvm_pid(self) -> int | None:
-        """Process id of the engine's JVM, None where another server is used."""
+        """Process id of the engine's JVM, None for another server."""
         if self._settings.remote:
             return None
         _ = self.spark_session
@@ -144,7 +144,7 @@ class LazySession:
 
         for name in _LOGGERS:
             PySparkLogger.getLogger(name).disabled = True
-        # pyspark's own words of what is raised anyway.
+        # pyspark's own messages about errors that are raised anyway.
         warnings.filterwarnings("ignore", message=".*RETRIES_EXCEEDED")
         if self._settings.remote is not None:
             try:
@@ -172,7 +172,7 @@ class LazySession:
                 attempt += 1
 
     def _connected(self, url: str) -> "SparkSession":
-        """A session of the server at `url`, with the settings that this one has."""
+        """Return a session of the server at `url`, with this session's settings."""
         session = _session_at(url, is_engine=self._lease is not None)
         close_at_exit(session)
         try:
@@ -202,10 +202,10 @@ class LazySession:
 
 
 def _retry_policy(held: Lease | None) -> "RetryPolicy":
-    """Ask an engine again while it runs; one that has died does not come back at its address.
+    """Retry on an engine while it runs; a dead one does not restart at its address.
 
-    Another server may come back there, and is asked for 10 minutes: Spark itself waits for up to a
-    minute between two tries, and then finds out late.
+    Another server may restart there, and is retried for 10 minutes. Spark itself waits up to a
+    minute between two tries, and then notices late.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -220,7 +220,7 @@ def _retry_policy(held: Lease | None) -> "RetryPolicy":
 
 
 def _session_at(url: str, *, is_engine: bool) -> "SparkSession":
-    """A session; of an engine it connects to where engines listen."""
+    """Return a session; for an engine it connects to the address of engines."""
     from typing import cast
 
     from pyspark.sql import SparkSession
@@ -228,7 +228,7 @@ def _session_at(url: str, *, is_engine: bool) -> "SparkSession":
 
     if not is_engine:
         return SparkSession.builder.remote(url).create()
-    # As the builder of `remote` does it: functions of pyspark then build plans for Connect.
+    # Like the builder of `remote`: functions of pyspark then build plans for Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     session = ConnectSession.Builder().channelBuilder(loopback_channel(url)).create()
     return cast("SparkSession", session)
@@ -247,7 +247,7 @@ def loopback_channel(url: str) -> "DefaultChannelBuilder":
 
 
 def _send_packages(session: "SparkSession") -> None:
-    """Give Python on a server's executors the code that its client has."""
+    """Send the client's packages to Python on a server's executors."""
     with tempfile.TemporaryDirectory(prefix="kstreams-assets-") as folder:
         archive = Path(folder) / "packages.zip"
         write_package_archive(archive)
@@ -262,9 +262,9 @@ def configure(session: "SparkSession", settings: "Mapping[str, str]") -> None:
 
 
 def close_at_exit(session: "SparkSession") -> None:
-    """Close the connection of a session that nobody stopped before the process ends.
+    """Close the connection of a running session before the process ends.
 
-    Left to the interpreter's last steps, gRPC waits for ever for a thread that has ended already.
+    Left to the interpreter's shutdown, gRPC waits forever for a thread that has ended already.
     """
     weakref.finalize(session, session.client.close)
 
@@ -277,16 +277,16 @@ def end_session(beside: "SparkSession") -> None:
 
 
 def cores_of(session: "SparkSession") -> int:
-    """How many tasks the server runs at the same time, as far as it says so."""
+    """Return how many tasks the server runs at the same time, as far as it reports that."""
     for name in (_CORES, "spark.default.parallelism", "spark.sql.shuffle.partitions"):
-        told = session.conf.get(name, None)
-        if told:
-            return int(told)
+        value = session.conf.get(name, None)
+        if value:
+            return int(value)
     return 1
 
 
 def _ask_cores(session: "SparkSession") -> int:
-    """Count them: so many parts has what nothing else divides. Clients have no other way."""
+    """Count the default partitions of a range; clients have no other way to find the cores."""
     parts = session.range(_MOST_CORES).selectExpr("spark_partition_id() AS part")
     return int(parts.groupBy().max("part").collect()[0][0]) + 1
 

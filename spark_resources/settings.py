@@ -1,4 +1,4 @@
-"""How Spark is started, or reached. Pure: nothing here loads Spark."""
+"""Settings for starting Spark, or connecting to it. Pure: nothing here loads Spark."""
 
 import os
 from ipaddress import ip_address
@@ -15,7 +15,7 @@ _VARIABLE: Final = "KSTREAMS_ASSETS_SPARK_"
 class SparkSettings(BaseModel):
     """How the engine is started, or which other Spark Connect server is used.
 
-    Each is also a variable of the environment: `KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY` is
+    Each setting is also an environment variable: `KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY` is
     `driver_memory`.
     """
 
@@ -35,12 +35,12 @@ class SparkSettings(BaseModel):
     )
     cluster_python: str | None = Field(
         default=None,
-        description="The Python of the cluster's workers, where it is not at the path of this one.",
+        description="The Python of the cluster's workers, if its path differs from this one's.",
     )
     remote: str | None = Field(
         default=None,
-        description="Spark Connect URL (sc://host:port/;use_ssl=true) of a server that somebody"
-        " else runs, with the same jars and Python packages; no engine is started then. Without TLS"
+        description="Spark Connect URL (sc://host:port/;use_ssl=true) of an existing server"
+        " with the same jars and Python packages; no engine is started then. Without TLS"
         " only a server on this host is used.",
     )
     driver_memory: str = Field(default="2g", description="Heap of the driver JVM.")
@@ -53,7 +53,7 @@ class SparkSettings(BaseModel):
         " after an update of Java or of the jars.",
     )
     engine_idle_s: float = Field(
-        default=900.0, description="Seconds after which an engine ends that nobody has used."
+        default=900.0, description="Seconds after which an unused engine ends."
     )
 
     @field_validator("remote")
@@ -65,50 +65,52 @@ class SparkSettings(BaseModel):
 
     @classmethod
     def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401 (fields)
-        """The defaults, unless the environment or an argument that is not None says otherwise."""
-        told = {
+        """Return the settings in the arguments or the environment; None means not given."""
+        from_variables = {
             name: value
             for name in cls.model_fields
             if name != "spark_config" and (value := os.environ.get(_VARIABLE + name.upper()))
         }
-        return cls(**told, **{name: value for name, value in given.items() if value is not None})
+        return cls(
+            **from_variables, **{name: value for name, value in given.items() if value is not None}
+        )
 
     def session_settings(self) -> dict[str, str]:
-        """Settings of each session."""
+        """Return the settings of each session."""
         return {
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(self.shuffle_partitions),
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-            # Parquet checks no page on its own.
+            # Parquet does not check pages by default.
             "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
             "spark.databricks.delta.snapshotPartitions": "2",
         }
 
 
 def require_tls(remote: str) -> None:
-    """Refuse a Spark Connect server on another host that is reached without TLS.
+    """Raise for a Spark Connect server on another host that is reached without TLS.
 
     Tasks carry the passwords of Kafka and of the store, and results carry production records.
 
     Raises:
-        ConfigurationError: The URL names another host, and no `use_ssl=true`.
+        ConfigurationError: The URL names another host, without `use_ssl=true`.
     """
     if not remote.startswith("sc://"):
         return  # which Spark refuses
-    # As Spark reads it: `;name=value` after the address, the last one of a name counts.
+    # Like Spark reads it: `;name=value` after the address, the last one of a name counts.
     url = urlparse("http" + remote.removeprefix("sc"))
-    told: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for part in url.params.split(";"):
         name, _, value = part.partition("=")
-        told[name] = value
-    if told.get("use_ssl", "").lower() == "true" or _is_this_host(url.hostname or ""):
+        parameters[name] = value
+    if parameters.get("use_ssl", "").lower() == "true" or _is_this_host(url.hostname or ""):
         return
     raise ConfigurationError(
         f"Spark Connect on {url.hostname} would be used without TLS. Tasks carry the passwords of"
         " Kafka and of the store, and anyone on the way could read them.",
-        remedy=f"Add use_ssl=true to the URL (sc://{url.hostname}:15002/;use_ssl=true), in front of"
-        " a server without TLS a proxy that has it; or bring the server to this host by a tunnel,"
-        " as ssh -L 15002:localhost:15002, and name sc://localhost:15002.",
+        remedy=f"Add use_ssl=true to the URL (sc://{url.hostname}:15002/;use_ssl=true). Put a TLS"
+        " proxy in front of a server without TLS, or tunnel the server to this host, such as by"
+        " ssh -L 15002:localhost:15002, and use sc://localhost:15002.",
     )
 
 

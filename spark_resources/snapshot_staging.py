@@ -34,10 +34,10 @@ def stage_snapshot(
     partitions: int,
     keeps_deletions: bool,
 ) -> dict[int, StorePath]:
-    """Write a snapshot's rows below a new folder, and return the file of each partition with any.
+    """Write a snapshot's rows below a new folder, and return the file of each partition with rows.
 
-    Columns `offset, timestamp_ms, headers, key, value`, in order of offsets: the same records for
-    the same snapshot, so that an interrupted restore finds its place again. Rows without a key are
+    Columns `offset, timestamp_ms, headers, key, value`, in order of offsets. The same snapshot
+    results in the same records, so an interrupted restore can continue. Rows without a key are
     left out, those without a value too unless `keeps_deletions`. `partitions` is their number.
 
     Raises:
@@ -51,18 +51,18 @@ def stage_snapshot(
         wanted &= F.col("value").isNotNull()
     with spark_failures():
         rows = read_files(spark, files, _ROWS).where(wanted)
-        told = (
+        written = (
             rows.repartition(partitions, "partition")
             .sortWithinPartitions("partition", "offset")
             .mapInArrow(_Writer(folder).write, "partition INT, name STRING")
             .collect()
         )
-    return {row["partition"]: folder / row["name"] for row in sorted(told)}
+    return {row["partition"]: folder / row["name"] for row in sorted(written)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """A task: writes its rows, which come by partition and offset."""
+    """A task: writes its rows, which arrive by partition and offset."""
 
     folder: StorePath
 
@@ -94,7 +94,7 @@ class _File:
         self.partition = partition
         self._name = f"{partition}-{uuid.uuid4().hex[:8]}.parquet"
         self._sink = NewObject(folder / self._name)
-        # A dictionary of payloads does not pay, and hides from readers how large a row group is.
+        # A dictionary of payloads does not pay, and hides the size of a row group from readers.
         self._writer = pq.ParquetWriter(
             self._sink, SCHEMA, use_dictionary=False, write_page_checksum=True
         )

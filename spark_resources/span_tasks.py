@@ -1,8 +1,8 @@
 """Reads spans of Kafka partitions and writes their files: tasks for Spark, or for this process.
 
-A task fetches raw batches, turns the committed ones into columns and writes them with pyarrow, so
-that what lies in the log beside them (markers, aborted records, holes) is accounted for as it is
-read. Nothing goes through a JVM.
+A task fetches raw batches, turns the committed ones into columns and writes them with pyarrow. So
+other contents of the log (markers, aborted records, holes) are accounted for during the read.
+Nothing goes through a JVM.
 """
 
 import json
@@ -47,17 +47,17 @@ _TASK_STRETCHES: Final = 25
 _THREADS: Final = 4
 _FOLDED_RECORDS: Final = 8_192
 _CHOSEN_AT_ONCE: Final = 500_000
-"""So many keys are gathered before they are put together with those before."""
+"""At most this many keys are collected before they are merged with earlier ones."""
 _MOST_KEYS: Final = 2_000_000
-"""Keys of a partition of which the last record is remembered: about 200 MB. Of more, all records
-are read several times."""
+"""Keys of a partition whose last records are held in memory: about 200 MB. With more keys, all
+records are read several times."""
 _DIGESTS: Final = 2**64
 _LARGE_FILE: Final = 8 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task has done: a row of `data_files.WRITTEN` for each file.
+    """The result of a task: a row of `data_files.WRITTEN` for each file.
 
     Spans without a record have none. `tallies` account for the offsets that were read, by window,
     topic and partition. `unread` says why spans could not be read to their ends: they have no file.
@@ -70,7 +70,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class SpanTask:
-    """Stretches of partitions, and the spans of which they consist."""
+    """Offset ranges of partitions, and the spans that they consist of."""
 
     stretches: tuple[ReadRange, ...]
     spans: Mapping[tuple[str, int], SpanEdges]
@@ -80,12 +80,12 @@ class SpanTask:
     throttle: Throttle | None = None
 
     def run(self, check: Callable[[], None] = lambda: None) -> Written:
-        """Read and write; `check` is called now and then, and may raise.
+        """Read and write; `check` is called regularly, and may raise.
 
-        Records that nobody can read set their spans apart (`Written.unread`), not the others.
+        Unreadable records affect only their own spans (`Written.unread`).
 
         Raises:
-            KafkaError: Its subclasses say why nothing can be read any more.
+            KafkaError: Its subclasses say why nothing more can be read.
         """
         files = SpanFiles(self.folder, self.spans)
         done = Written([], {}, {})
@@ -126,13 +126,13 @@ class SpanTask:
 
 
 def _read_below(error: KafkaError, tallies: Sequence[RangeTally]) -> int:
-    """Up to where all has come that lies before what cannot be read."""
+    """Return the end of the complete offsets before the unreadable ones."""
     reached = next((t.position for t in tallies if t.position < t.end), tallies[-1].end)
     return min(reached, error.offset) if isinstance(error, CorruptBatchError) else reached
 
 
 def _span_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Window, topic and partition of a row of `data_files.WRITTEN`."""
+    """Return window, topic and partition of a row of `data_files.WRITTEN`."""
     values = json.loads(row["values"])
     return values["window"], values["topic"], json.loads(row["about"])["partition"]
 
@@ -140,14 +140,14 @@ def _span_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
 def committed(
     reader: RawLogReader, stretch: ReadRange, seen: Tallies, *, idle_timeout_s: float
 ) -> Iterator[pa.RecordBatch]:
-    """The committed records of a stretch, with the columns of `record_columns.COLUMNS`.
+    """Yield the committed records of a range, with the columns of `record_columns.COLUMNS`.
 
     `seen` accounts for all of its offsets.
 
     Raises:
-        OffsetOutOfRangeError: The log does not hold its start, or is not decided up to its end.
-        ClusterUnavailableError: No answer came for too long.
-        RawReadTimeoutError: For too long answers held nothing.
+        OffsetOutOfRangeError: The log does not have its start, or is undecided below its end.
+        ClusterUnavailableError: No answer arrived for too long.
+        RawReadTimeoutError: Answers were empty for too long.
         KafkaError: Others say why it cannot be read.
     """
     partition, start, end = stretch.partition, stretch.start, stretch.end
@@ -186,7 +186,7 @@ def committed(
 
 
 def _require_rising(partition: TopicPartitionId, records: pa.RecordBatch, last: int) -> int:
-    """The last offset. Raises CorruptBatchError where offsets do not rise."""
+    """Return the last offset. Raise CorruptBatchError if offsets do not rise."""
     offsets = records.column("offset").to_numpy()
     if offsets[0] <= last or (np.diff(offsets) <= 0).any():
         offset = int(offsets[0])
@@ -204,11 +204,11 @@ def _between(records: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class LastOfEachKey:
-    """Of a changelog, the records that its state is made of: as Kafka's compaction leaves it.
+    """The records of a changelog that define its state, like Kafka's compaction.
 
-    Records of the offsets `undecided` all stay, and take no other one's place: some recovery point
-    has them, and another has not. Those below `floor` go. `without_deletions` leaves deletions out
-    of what is the begin of the log, where nothing is left for them to delete.
+    All records with `undecided` offsets stay, and do not replace others: some recovery points have
+    them, others do not. Records below `floor` are removed. `without_deletions` removes deletions at
+    the start of the log, where they have nothing to delete.
     """
 
     undecided: RangeSet
@@ -218,10 +218,10 @@ class LastOfEachKey:
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Files that become one: those of a partition's increments or windows, in order of offsets.
+    """Files to merge: those of a partition's increments or windows, in order of offsets.
 
-    Large ones stay as they are: what a part of a large window has written is not written again.
-    With `keeps` only some of the records are written.
+    Large ones are kept: files of a part of a large window are not written again. With `keeps`
+    only some of the records are written.
     """
 
     partition: TopicPartitionId
@@ -234,7 +234,7 @@ class MergeTask:
         """As `SpanTask.run`; nothing is accounted for.
 
         Raises:
-            StoredDataError: A file is not as its backup noted it.
+            StoredDataError: A file does not match the record of its backup.
         """
         inspect(self.files, By.DIGEST).require_intact()
         spans = {(self.partition.topic, self.partition.partition): self.span}
@@ -260,7 +260,7 @@ class MergeTask:
                 yield self.partition, batch.cast(FILE)
 
     def _kept(self, keeps: LastOfEachKey, files: SpanFiles, check: Callable[[], None]) -> Written:
-        """Write what stays, then look whether exactly that was written."""
+        """Write the kept records, then check that exactly those were written."""
         choice = _Choice(keeps)
         while not choice.is_complete:
             for file in self.files:
@@ -282,9 +282,9 @@ class MergeTask:
                 there.update(batch["offset"].to_numpy())
         if there.digest() != expected.digest():
             raise StoredDataError(
-                subject=f"What was put together of {self.partition}",
-                problem="it does not hold the records that were to be kept",
-                remedy="Nothing was changed. Look at the disk and its log, then run it again.",
+                subject=f"The merged file of {self.partition}",
+                problem="it does not have the records to keep",
+                remedy="Nothing was changed. Check the disk and its log, then run it again.",
             )
         return Written(rows)
 
@@ -302,12 +302,12 @@ def _batches(
 
 
 class _Choice:
-    """Which records of a changelog stay, see `LastOfEachKey`.
+    """Selects the records of a changelog to keep, see `LastOfEachKey`.
 
-    Keys are told apart by 128 bits of BLAKE2, however long they are. Of no more than `_MOST_KEYS`
-    the last record is remembered at a time: where there are more, those with the lowest digests
-    come first, and all records are seen again for the others, until `is_complete`. What stays is
-    one bit for each record.
+    Keys are identified by 128 bits of BLAKE2, whatever their length. At most `_MOST_KEYS` last
+    records are held at a time. With more keys, those with the lowest digests are first, and all
+    records are read again for the others, until `is_complete`. The result is one bit for each
+    record.
     """
 
     def __init__(self, keeps: LastOfEachKey) -> None:
@@ -315,10 +315,10 @@ class _Choice:
         self._salt = secrets.token_bytes(16)
         self.is_complete = False
         self._low, self._high = 0, _DIGESTS
-        """The digests (their first 64 bits) whose keys are decided on this time; the high end is
-        not among them."""
+        """The range of digests (first 64 bits) of the keys that this pass decides; the end is
+        exclusive."""
         self._row = 0
-        """How many records were seen, or asked for in `stays`: each is known by its number."""
+        """How many records were seen, or requested in `stays`: each is identified by its number."""
         self._last = self._none = _Seen.none()
         self._waiting: list[_Seen] = []
         self._undecided: list[pa.Array] = []
@@ -326,7 +326,7 @@ class _Choice:
         self._stays: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Take the keys and offsets of records in, in the order of their offsets."""
+        """Add the keys and offsets of records, in the order of their offsets."""
         rows = np.arange(self._row, self._row + batch.num_rows)
         self._row += batch.num_rows
         keys = batch["key"]
@@ -347,7 +347,7 @@ class _Choice:
             self._last = self._last.inside(self._low, self._high)
 
     def decide(self) -> None:
-        """All was seen: once more, unless it is complete."""
+        """Decide after all were seen; start another pass unless it is complete."""
         self._gather()
         if not self._low:
             self._stays = np.zeros(self._row // 8 + 1, np.uint8)
@@ -363,7 +363,7 @@ class _Choice:
         self._low, self._high = self._high, min(self._high + width, _DIGESTS)
 
     def stays(self, batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """Which records of a batch of `FILE` stay; asked in the order in which they were seen."""
+        """Return which records of a batch of `FILE` stay; called in the order of `see`."""
         offsets = batch["offset"].to_numpy()
         undecided = self._keeps.undecided.mask(offsets)
         rows = np.arange(self._row, self._row + batch.num_rows)
@@ -372,7 +372,7 @@ class _Choice:
         no_key = batch["key"].is_null().to_numpy(zero_copy_only=False)
         if self._keeps.without_deletions:
             deletes = batch["value"].is_null().to_numpy(zero_copy_only=False)
-            # Behind it some points have a record of the key that it deletes.
+            # After it some points have a record of the key that it deletes.
             matters = pc.call_function(
                 "is_in", [batch["key"]], pc.SetLookupOptions(self._undecided_keys)
             )
@@ -400,7 +400,7 @@ class _Seen(NamedTuple):
         return cls(halves[:, 0].copy(), halves[:, 1].copy(), rows)
 
     def inside(self, low: int, high: int) -> "_Seen":
-        """Those whose first half is one of `[low, high)`."""
+        """Return those whose first half is in `[low, high)`."""
         if (low, high) == (0, _DIGESTS):
             return self
         chosen = (self.first >= np.uint64(low)) & (self.first <= np.uint64(high - 1))
@@ -408,7 +408,7 @@ class _Seen(NamedTuple):
 
     @classmethod
     def last_of_each(cls, parts: "Sequence[_Seen]") -> "_Seen":
-        """The last record of each key; the numbers of records rise from part to part."""
+        """Return the last record of each key; the numbers of records rise from part to part."""
         first = np.concatenate([part.first for part in parts])
         second = np.concatenate([part.second for part in parts])
         rows = np.concatenate([part.rows for part in parts])
@@ -430,9 +430,9 @@ def span_tasks(
     idle_timeout_s: float,
     throttle: Throttle | None = None,
 ) -> list[SpanTask]:
-    """Tasks that read these stretches, cut into spans at `edges`: the largest first.
+    """Return tasks that read these ranges, split into spans at `edges`: the largest first.
 
-    Several small stretches make one task.
+    Several small ranges make one task.
     """
     bundles: list[list[ReadRange]] = []
     room = 0
@@ -460,7 +460,7 @@ def span_tasks(
 
 
 def edges_of(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
-    """Where the spans begin and end that have something to read, by topic and partition."""
+    """Return the starts and ends of spans that are to be read, by topic and partition."""
     by_partition: dict[TopicPartitionId, list[SpanPlan]] = {}
     for span in sorted(spans, key=lambda span: span.read_start):
         if span.to_read:
@@ -481,11 +481,11 @@ def run_here(
     *,
     at_a_time: int | None = None,
 ) -> list[Written]:
-    """Run tasks in this process, some at a time (4 if nothing is said); results in order.
+    """Run tasks in this process, some at a time (4 by default); results in order.
 
     Raises:
-        KafkaError: See `SpanTask.run`; tasks that have not begun are left out. What `check` raises,
-            which is called now and then.
+        KafkaError: See `SpanTask.run`; tasks that have not started are skipped. What `check`
+            raises, which is called regularly.
     """
     with ThreadPoolExecutor(at_a_time or _THREADS, thread_name_prefix="read") as pool:
         running = [pool.submit(task.run, check) for task in tasks]
@@ -497,13 +497,13 @@ def run_here(
 
 
 def run_on_spark(task: SpanTask) -> Written:
-    """One Spark task; it ends early when another one of its job has failed."""
+    """Run one Spark task; it ends early if another one of its job has failed."""
     from spark_resources.partition_tasks import check_stop
 
     return task.run(check_stop)
 
 
 def _with_partition(partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
-    """Records with the columns of `FILE`."""
+    """Return records with the columns of `FILE`."""
     numbers = pa.array(np.full(records.num_rows, partition, np.int32))
     return pa.RecordBatch.from_arrays([numbers, *records.columns], schema=FILE)

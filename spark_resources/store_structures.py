@@ -1,4 +1,4 @@
-"""The bytes of buffers that the DSL keeps for suppress and joins, taken apart. Pure."""
+"""Parses the bytes of buffers that the DSL keeps for suppress and joins. Pure."""
 
 import struct
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 NULL: Final = -1
-"""The length that stands for null."""
+"""The length that means null."""
 
 
 Row = dict[str, object]
@@ -16,25 +16,25 @@ Row = dict[str, object]
 
 
 class StructureError(ValueError):
-    """Bytes that do not have the layout they should have; the text says what was found.
+    """Bytes without the expected layout; the text says what was found.
 
-    It ends up in a row's `decode_error`, never in front of an operator: so it is no error of the
-    project's tree. Payloads are not in it.
+    It becomes a row's `decode_error` and is never shown as an error, so it does not belong to the
+    project's tree of errors. It contains no payloads.
     """
 
 
 @dataclass(slots=True)
 class StructureBytes:
-    """Reads bytes from the front, big-endian as Kafka writes them, and never passes their end.
+    """Reads bytes from the front, big-endian as Kafka writes them, and never beyond their end.
 
-    Every method raises StructureError, in which `what` is named.
+    Every method raises StructureError, which names `what`.
     """
 
     data: bytes
     at: int = field(default=0)
 
     def take(self, count: int, what: str) -> bytes:
-        """So many bytes."""
+        """Return this many bytes."""
         left = self.left()
         if count < 0:
             raise StructureError(f"{what} has a length of {count}")
@@ -56,12 +56,12 @@ class StructureBytes:
         return struct.unpack(">q", self.take(8, what))[0]
 
     def sized(self, what: str) -> bytes | None:
-        """Bytes behind their length; the length -1 stands for null."""
+        """Return bytes after their length; the length -1 means null."""
         size = self.int32(f"the length of {what}")
         return None if size == NULL else self.take(size, what)
 
     def required(self, what: str) -> bytes:
-        """Bytes behind their length, not null."""
+        """Return bytes after their length; null is an error."""
         found = self.sized(what)
         if found is None:
             raise StructureError(f"{what} is null")

@@ -1,8 +1,8 @@
-"""Rows of Parquet files of a warehouse as a DataFrame, wherever the warehouse is.
+"""Rows of Parquet files of a warehouse as a DataFrame, for any location of the warehouse.
 
-Files on a disk are read by the JVM, which leaves out columns and row groups that nobody needs. From
-an object store Python tasks read them: executors then need neither Hadoop's client for the store
-nor its keys in the configuration of the JVM.
+The JVM reads files on a disk, without unneeded columns and row groups. From an object store Python
+tasks read them: executors then need neither Hadoop's client for the store nor its keys in the
+configuration of the JVM.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ def read_files(
     windows: Sequence[str] = (),
     renumbering: Renumbering = NOT_RENUMBERED,
 ) -> "DataFrame":
-    """The rows of files; columns that a file lacks are null.
+    """Return the rows of files; columns that a file does not have are null.
 
     `schema` are the columns, None for those of the first file. `windows` are the keys of the
-    windows that the files belong to, one for each; then column `window` tells them. Records of
-    files in `renumbering` have the offsets that a restore gave to them.
+    files' windows, one for each; then column `window` has them. Records of files in `renumbering`
+    have the offsets that a restore assigned to them.
     """
     older = [number for number, file in enumerate(files) if file in renumbering.runs]
     if older and len(older) < len(files):
@@ -61,7 +61,7 @@ def read_files(
     from pyspark.sql.types import StringType, StructField, StructType
 
     if isinstance(schema, str):
-        # Parsed by the server: pyspark's own parser wants a JVM in this process.
+        # Parsed by the server: pyspark's own parser needs a JVM in this process.
         wanted = spark.createDataFrame([], schema).schema
     else:
         wanted = schema or from_arrow_schema(pq.read_schema(store_at(files[0]).readable()))
@@ -77,17 +77,17 @@ def read_files(
 def _with_windows(
     rows: "DataFrame", files: Sequence[StorePath], windows: Sequence[str]
 ) -> "DataFrame":
-    """One literal: where nobody asks for the column, it costs nothing."""
+    """Add one literal: an unused column costs nothing."""
     from pyspark.sql import functions as F
 
-    told = "\n".join(f"{f.name}\t{window}" for f, window in zip(files, windows, strict=True))
-    by_name = F.str_to_map(F.lit(told), F.lit("\n"), F.lit("\t"))
+    listed = "\n".join(f"{f.name}\t{window}" for f, window in zip(files, windows, strict=True))
+    by_name = F.str_to_map(F.lit(listed), F.lit("\n"), F.lit("\t"))
     return rows.withColumn("window", F.element_at(by_name, F.col("_metadata.file_name")))
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """A task: reads the files of which it gets the numbers."""
+    """A task: reads the files with the numbers that it receives."""
 
     files: tuple[StorePath, ...]
     columns: pa.Schema

@@ -1,4 +1,4 @@
-"""Types of decoded columns, and how decoded values are brought into them. Pure."""
+"""Types of decoded columns, and the conversion of decoded values. Pure."""
 
 import base64
 import json
@@ -14,9 +14,9 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The type of a column or field, and what makes of a decoded value one that Arrow takes.
+    """The type of a column or field, and the conversion of a decoded value for Arrow.
 
-    `convert` never gets None. It raises ValueError for a value that the type cannot hold.
+    `convert` never gets None. It raises ValueError for a value outside of the type's range.
     """
 
     type: pa.DataType
@@ -27,9 +27,9 @@ TEXT: Final = Shape(pa.string(), str)
 
 
 def struct_of(parts: Sequence[tuple[str, Shape]], get: Callable[[Any, str], Any]) -> Shape:
-    """A struct of fields, which `get` takes out of a value by their names.
+    """Return a struct of fields, which `get` reads from a value by their names.
 
-    Names that differ in case alone get a number: tables compare names without case.
+    Names that differ only in case get a number: tables compare names without case.
     """
     seen: set[str] = set()
     columns: list[tuple[str, str, Callable[[Any], Any]]] = []
@@ -51,7 +51,7 @@ def struct_of(parts: Sequence[tuple[str, Shape]], get: Callable[[Any, str], Any]
 
 
 def as_json(value: Any) -> str:  # noqa: ANN401 (any decoded value)
-    """A value that no column type can hold, as text; bytes in base64."""
+    """Return a value without a fitting column type as text; bytes in base64."""
     return json.dumps(value, default=_plain, ensure_ascii=False)
 
 
@@ -60,7 +60,7 @@ def _plain(value: object) -> str:
 
 
 def checked_decimal(unscaled: int, precision: int, scale: int) -> Decimal:
-    """The decimal number; ValueError when it has more digits than the precision."""
+    """Return the decimal number; ValueError if it has more digits than the precision."""
     if abs(unscaled) >= 10**precision:
         raise ValueError(f"a decimal has more than {precision} digits")
     return Decimal(unscaled).scaleb(-scale, Context(prec=precision + 1))

@@ -1,7 +1,7 @@
-"""What an engine runs before anybody waits for it, so that its JVM has compiled what others need.
+"""Queries that a new engine runs, so that its JVM has compiled the code that users need.
 
 The first rules on a cold engine take 21 s, on one that ran such queries before 7 s [measured: six
-rules over 280,000 records]. Most of that is Spark's planning, whatever the query.
+rules over 280,000 records]. Most of that is Spark's planning, for any query.
 """
 
 import logging
@@ -57,7 +57,7 @@ def warm_up(spark: SparkSession, *, shares_files: bool) -> None:
 
 
 def _tasks(spark: SparkSession) -> None:
-    """Python workers, and the exchange of rows with them."""
+    """Start Python workers, and exchange rows with them."""
 
     def handed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -67,14 +67,14 @@ def _tasks(spark: SparkSession) -> None:
 
 
 def _rules(spark: SparkSession) -> None:
-    """Views of a topic and of a store, and rules that name both, as an evaluation has them."""
+    """Run rules over views of a topic and of a store, like an evaluation."""
     with tempfile.TemporaryDirectory(prefix="kstreams-assets-warm-up-") as folder:
         source = _source(Path(folder))
         began = time.monotonic()
         for _ in range(_ROUNDS):
             try:
                 _evaluate(spark, source)
-            except SparkJobError as error:  # the machine is too busy: the engine works all the same
+            except SparkJobError as error:  # the machine is too busy: the engine works anyway
                 _log.warning("The engine is not warm: %s", error.problem)
                 return
             if time.monotonic() - began > _AT_MOST_S:
@@ -100,7 +100,7 @@ def _evaluate(spark: SparkSession, source: LogSource) -> None:
 
 
 def _source(folder: Path) -> LogSource:
-    """Span files of one topic, in the folders that the table of records has."""
+    """Return span files of one topic, in the folders of the table of records."""
     table = pa.table(
         {
             "partition": pa.repeat(pa.scalar(0, pa.int32()), _RECORDS),

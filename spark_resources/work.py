@@ -1,4 +1,4 @@
-"""What Spark jobs are given. Pure: who plans a job needs no Spark."""
+"""The input of Spark jobs. Pure: planning a job does not need Spark."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Spark(Protocol):
-    """A Spark session that begins when it is needed (`spark_resources.session.LazySession`)."""
+    """A Spark session that starts when it is needed (`spark_resources.session.LazySession`)."""
 
     @property
     def spark_session(self) -> "SparkSession":
@@ -32,7 +32,7 @@ Ranges = Mapping[int, Sequence[OffsetRange]]
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """One contiguous stretch of a partition, `[start, end)`."""
+    """One contiguous offset range of a partition, `[start, end)`."""
 
     partition: TopicPartitionId
     start: int
@@ -41,9 +41,9 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class Renumbering:
-    """Files of older logs, whose records count under the offsets that a restore gave to them.
+    """Files of older logs, whose records count with the offsets that a restore assigned to them.
 
-    See `SpanFile.runs`. Equal ones have the same `first` offsets by file.
+    See `SpanFile.runs`. Equal objects have the same `first` offsets by file.
     """
 
     first: frozenset[tuple[StorePath, int]] = frozenset()
@@ -51,7 +51,7 @@ class Renumbering:
 
     @classmethod
     def of(cls, files: Iterable[SpanFile]) -> "Renumbering":
-        """Those among some files."""
+        """Return the renumbered files among these files."""
         older = {f.path: (f.first_offset, f.runs) for f in files if f.runs is not None}
         return cls(
             frozenset((path, first) for path, (first, _) in older.items()),
@@ -64,12 +64,12 @@ NOT_RENUMBERED: Final = Renumbering()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWork:
-    """The rows of one snapshot: which files hold them, which of their offsets count.
+    """The rows of one snapshot: their files, and the offsets that count.
 
-    Of `base_files` (an earlier window of the same table) the rows in `base_ranges` count, of
-    `whole_files` and `saved_file` all, of `cut_files` those in `ranges`; both are by partition.
-    `saved_file` may repeat offsets of the span files. `stream_times` are those of the base.
-    `records` is about how many there are in all of these, `record_bytes` what one takes.
+    Rows in `base_ranges` of `base_files` (an earlier window of the same table) count, all rows of
+    `whole_files` and `saved_file`, and rows in `ranges` of `cut_files`; both ranges are by
+    partition. `saved_file` may repeat offsets of the span files. `stream_times` are those of the
+    base. `records` is about how many there are in all of these, `record_bytes` their mean size.
     """
 
     window: str
@@ -89,11 +89,11 @@ class SnapshotWork:
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Span files below the table of records `root`: equal sources hold the same records.
+    """Span files below the table of records `root`: equal sources have the same records.
 
-    `is_whole`: all there is of the topic, and little enough to be kept in memory. `records` is
-    about how many they hold. `windows` are the keys of the files' windows, one for each; records of
-    a cluster are files of one evaluation, and have none.
+    `is_whole`: all files of the topic, and few enough records to be cached. `records` is their
+    approximate number. `windows` are the keys of the files' windows, one for each; records of a
+    cluster are files of one evaluation, and have none.
     """
 
     topic: str
@@ -109,10 +109,10 @@ class LogSource:
 class LoggedRows:
     """A view of records, or of the newest one per key (`is_store`): those of `source` in `ranges`.
 
-    From the offsets in `in_flight_from` on records were not yet processed; partitions that are
-    absent had nothing in flight. `saved_file` has records that were saved with recovery points, of
-    a topic only those that lie in no span file. `records` is their number. `window` is, of a store,
-    the window that ends with this state.
+    From the offsets in `in_flight_from` on records were not yet processed; absent partitions had
+    nothing in flight. `saved_file` has records that were saved with recovery points, for a topic
+    only those that are in no span file. `records` is their number. `window`, for a store, is the
+    window that ends with this state.
     """
 
     format: StoreFormat

@@ -234,7 +234,7 @@ def test_a_disk_is_full_and_an_engine_killed_for_two_minutes(
             for engine in engines():
                 stop(engine)
     assert "No space left" in on_disk.log.read_text()
-    assert "another one begins" in on_spark.log.read_text()
+    assert "another one starts" in on_spark.log.read_text()
 
 
 def test_the_brokers_are_down_for_two_minutes(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ _FAILED: tuple[tuple[Callable[[], Exception], str, str], ...] = (
     (
         lambda: _answer("[UNRESOLVED_COLUMN] A column `session_closed` cannot be resolved.\n\tat"),
         "A column `session_closed` cannot be resolved",
-        "Correct what the reason names",
+        "Fix the cause that the reason names",
     ),
 )
 
@@ -218,8 +218,8 @@ def test_a_fault_of_our_own_code_on_spark_keeps_its_trace() -> None:
          "Invalid maximum heap size: -Xmx2x"),
         ("a\nTraceback (most recent call last):\n  File\nModuleNotFoundError: No module named 'y'",
          "ModuleNotFoundError: No module named 'y'"),
-        ("No executor of spark://m:7077 has begun within 120 s.\n",
-         "No executor of spark://m:7077 has begun within 120 s"),
+        ("No executor of spark://m:7077 has started within 120 s.\n",
+         "No executor of spark://m:7077 has started within 120 s"),
         ("OpenJDK: There is insufficient memory for the Java Runtime.\n# a\n",
          "OpenJDK: There is insufficient memory for the Java Runtime"),
         ('Exception in thread "main" java.lang.IllegalArgumentException: basedir must be absolute\n'

@@ -187,7 +187,7 @@ def test_records_of_real_serializers_are_read_with_the_registry_and_without_it(
         read = [(row["v"] and row["v"].asDict(recursive=True), row["e"]) for row in found.collect()]
         if encoding is Encoding.AVRO:
             lost = int.from_bytes(unknown[1:5], "big")
-            assert read.pop() == (None, f"schema {lost} is not stored, and no registry gave it")
+            assert read.pop() == (None, f"schema {lost} is not stored, and no registry has it")
         assert read == [(row, None) for row in expected]
 
 

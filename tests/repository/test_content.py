@@ -182,7 +182,7 @@ def test_records_out_of_order_are_refused(path: Path, offsets: tuple[int, int]) 
 
 
 def test_a_record_that_was_not_asked_for_is_refused(path: Path) -> None:
-    with pytest.raises(ValueError, match="offset 100 of t-0 was not asked for"):
+    with pytest.raises(ValueError, match="offset 100 of t-0 was not requested"):
         _written(path, [[_record(99), _record(100)]])
 
 

@@ -192,7 +192,7 @@ def test_a_file_without_digest_has_as_many_records_as_were_written(tmp_path: Pat
     work = _work(tmp_path, with_digest=False)
     assert _read(work) == COUNT
     _do(lambda file: span_file(file, _records("order")[:-1]), work.files[0])
-    with pytest.raises(KStreamsAssetsError, match="holds 199 records, written were 200"):
+    with pytest.raises(KStreamsAssetsError, match="has 199 records, but its backup wrote 200"):
         _read(work)
 
 

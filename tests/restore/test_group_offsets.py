@@ -161,7 +161,7 @@ def test_not_behind_records_that_were_deleted(bench: AfterCommit, topic: str) ->
     restore = verified(bench, GroupOffset(topic, 1, 4, ""))
     bench.cluster.delete_records({TopicPartitionId(topic, 1): 3})
 
-    with pytest.raises(KStreamsAssetsError, match=f"{topic}-1 begins at offset 3, not 0"):
+    with pytest.raises(KStreamsAssetsError, match=f"{topic}-1 starts at offset 3, not 0"):
         commit(bench, restore)
 
     assert offsets(bench) == {}

@@ -209,7 +209,7 @@ def test_a_backup_that_lost_a_record_since_is_no_proof(workplace: Workplace) -> 
     file = restored.works[1].files[0]
     pq.write_table(pq.read_table(file).slice(1), file)
 
-    with pytest.raises(KStreamsAssetsError, match="gives 59 records, planned were 60"):
+    with pytest.raises(KStreamsAssetsError, match="has 59 records, the plan 60"):
         workplace.verify(restored)
 
 

@@ -46,7 +46,7 @@ TAMPERED: dict[str, tuple[Tamper, list[str]]] = {
     ),
     "header order": (
         change(1, 31, headers=(THREE[1], THREE[0], THREE[2])),
-        ["1 offset 31: its 3 headers stand in another order"],
+        ["1 offset 31: its 3 headers have another order"],
     ),
     "duplicate header gone": (
         change(1, 31, headers=(THREE[0], THREE[2])),

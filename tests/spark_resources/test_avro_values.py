@@ -153,7 +153,11 @@ def test_one_bad_schema_does_not_hinder_the_others() -> None:
         ("int", b"\x02\x02", "1 of 2 bytes are left"),
         (["null", "int"], b"\x08", "IndexError"),
         (logical("bytes", "decimal", precision=2), b"\x04\x7f\xff", "more than 2 digits"),
-        (logical("long", "timestamp-millis"), b"\xff" * 9 + b"\x01", "outside what a column"),
+        (
+            logical("long", "timestamp-millis"),
+            b"\xff" * 9 + b"\x01",
+            "outside the range of a column",
+        ),
     ],
 )
 def test_payloads_that_are_not_of_the_schema(schema: Any, payload: bytes, problem: str) -> None:

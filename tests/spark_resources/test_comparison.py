@@ -72,7 +72,7 @@ def test_equal_sequences_pass_however_they_are_cut(sizes: tuple[int, int]) -> No
         ({"time": (1, 7)}, "timestamp is 7 instead of 1030 (source offset 130)"),
         ({"time": (2, 1_030)}, "timestamp type is LogAppendTime instead of CreateTime"),
         ({"headers": None}, "has 0 headers instead of 2"),
-        ({"headers": [("b", None), ("a", b"30")]}, "its 2 headers stand in another order"),
+        ({"headers": [("b", None), ("a", b"30")]}, "its 2 headers have another order"),
         ({"headers": [("a", b"30"), ("c", None)]}, "header 2 of 2 has another name"),
         ({"headers": [("a", b"30"), ("b", b"")]}, "header 2 of 2: value is empty instead of null"),
     ],

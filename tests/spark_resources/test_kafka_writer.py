@@ -233,7 +233,7 @@ def test_a_topic_that_is_not_there(target: Target, tmp_path: Path) -> None:
 
 def test_a_backup_short_of_records_is_an_error(target: Target, tmp_path: Path) -> None:
     path = _numbered(tmp_path / "f", 5)
-    with pytest.raises(KStreamsAssetsError, match="gives 5 records, planned were 6"):
+    with pytest.raises(KStreamsAssetsError, match="has 5 records, the plan 6"):
         target.produce(work_of(TopicPartitionId(target.topic(), 0), [path], [(0, 6)], 6))
 
 

@@ -28,7 +28,7 @@ from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.recorder import recorder_of
-from kstreams_assets.restore.group_offsets import rollback
+from kstreams_assets.restore.group_offsets import restore_previous_offsets
 from kstreams_assets.restore.job import RestoreJob, RunContext
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
@@ -183,5 +183,5 @@ def test_it_is_restored_with_the_rights_of_a_restore(
     with KafkaCluster(target) as cluster:
         orders = TopicPartitionId("orders", 0)
         assert cluster.group_offsets(plan.group)[orders].offset == 2
-        rollback(stage.settings, result.committed, cluster)
+        restore_previous_offsets(stage.settings, result.committed, cluster)
         assert cluster.group_offsets(plan.group) == {}
