@@ -87,7 +87,11 @@ def _raised_by_grpc(*, is_stream: bool, is_closed: bool = False) -> Exception:
 
 
 _LOST: tuple[tuple[Callable[[], Exception], str, str], ...] = (
-    (lambda: _rpc("UNAVAILABLE", _REFUSED), "at 127.0.0.1:41987 does not answer", "run the same"),
+    (
+        lambda: _rpc("UNAVAILABLE", _REFUSED),
+        "at 127.0.0.1:41987 does not answer",
+        "run the command again",
+    ),
     (
         lambda: _rpc("UNAVAILABLE", "Socket closed", "_MultiThreadedRendezvous"),
         "does not answer: Socket closed.",
@@ -98,41 +102,61 @@ _LOST: tuple[tuple[Callable[[], Exception], str, str], ...] = (
         "does not answer: Connection reset by peer.",
         "KSTREAMS_ASSETS_SPARK_REMOTE",
     ),
-    (lambda: _rpc("DEADLINE_EXCEEDED", "Deadline Exceeded"), "does not answer", "run the same"),
+    (
+        lambda: _rpc("DEADLINE_EXCEEDED", "Deadline Exceeded"),
+        "does not answer",
+        "run the command again",
+    ),
     (lambda: _rpc("UNKNOWN", "Stream removed"), "ended the connection: Stream removed", "run the"),
-    (lambda: _rpc("INTERNAL", "something"), "The Spark server failed: something", "run the same"),
+    (
+        lambda: _rpc("INTERNAL", "something"),
+        "The Spark server failed: something",
+        "run the command again",
+    ),
     (
         lambda: _rpc("CANCELLED", "Stream removed (RST_STREAM (Received RST_STREAM with error 8))"),
         "The Spark server ended the connection",
-        "run the same",
+        "run the command again",
     ),
-    (lambda: _rpc("UNAVAILABLE", ""), "does not answer: no more than UNAVAILABLE", "run the same"),
+    (
+        lambda: _rpc("UNAVAILABLE", ""),
+        "does not answer: only the status UNAVAILABLE",
+        "run the command again",
+    ),
     (lambda: _rpc("UNAUTHENTICATED", "No Authorization token"), "refuses this client", ";token="),
     (
         lambda: _rpc("INTERNAL", "[INVALID_HANDLE.SESSION_NOT_FOUND] Session not found."),
         "has ended the session",
-        "Run the same again",
+        "Run the command again",
     ),
     (
         lambda: _answer("[INVALID_HANDLE.SESSION_CLOSED] The handle a is invalid. Session was"),
         "has ended the session",
-        "Run the same again",
+        "Run the command again",
     ),
     (lambda: _answer("[NO_ACTIVE_SESSION] No active Spark session"), "ended the session", "again"),
-    (lambda: _answer("Session closed"), "has ended the session", "Run the same again"),
+    (lambda: _answer("Session closed"), "has ended the session", "Run the command again"),
     (
         lambda: _answer(
             "(org.apache.spark.SparkException) Job 5 cancelled because SparkContext was shut down"
         ),
         "was stopped while it ran a job",
-        "run the same again",
+        "run the command again",
     ),
-    (lambda: _raised_by_grpc(is_stream=False), "127.0.0.1:1 does not answer", "run the same"),
-    (lambda: _raised_by_grpc(is_stream=True), "127.0.0.1:1 does not answer", "run the same"),
+    (
+        lambda: _raised_by_grpc(is_stream=False),
+        "127.0.0.1:1 does not answer",
+        "run the command again",
+    ),
+    (
+        lambda: _raised_by_grpc(is_stream=True),
+        "127.0.0.1:1 does not answer",
+        "run the command again",
+    ),
     (
         lambda: _raised_by_grpc(is_stream=False, is_closed=True),
         "has ended the session: Cannot invoke RPC on closed channel.",
-        "Run the same again",
+        "Run the command again",
     ),
 )
 _FAILED: tuple[tuple[Callable[[], Exception], str, str], ...] = (

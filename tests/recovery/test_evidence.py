@@ -180,7 +180,7 @@ def test_a_partition_that_was_added_has_no_offset_yet(app: App) -> None:
     app.delete_offsets((app.source, 2))
     point = app.take()
     assert point.guarantee is Guarantee.AT_LEAST_ONCE
-    assert f"no committed offset for {app.source}-2" in point.reason
+    assert f"the committed offset for {app.source}-2 is missing" in point.reason
 
 
 def test_an_application_that_never_ran_is_exact(workbench: Workbench) -> None:

@@ -54,7 +54,7 @@ def test_settings_of_a_cluster_do_not_hold_its_secret(tmp_path: Path) -> None:
 def test_the_host_of_the_master_has_to_be_known(tmp_path: Path) -> None:
     nowhere = {"spark.authenticate": False}
     settings = SparkSettings(master="spark://nowhere.invalid:7077", spark_config=nowhere)
-    with pytest.raises(ConfigurationError, match=r"nowhere\.invalid:7077 is not known"):
+    with pytest.raises(ConfigurationError, match=r"nowhere\.invalid:7077 is unknown"):
         cluster_settings(settings, tmp_path / "packages.zip")
 
 

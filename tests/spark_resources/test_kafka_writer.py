@@ -209,7 +209,7 @@ def test_records_of_somebody_else_are_noticed(
     before = target.topic()
     for _ in range(501):
         target.write_foreign(before)
-    with pytest.raises(KStreamsAssetsError, match=f"{before}-0 .*ends at 501, behind 500"):
+    with pytest.raises(KStreamsAssetsError, match=f"{before}-0 .*ends at 501, beyond 500"):
         target.produce(work_of(TopicPartitionId(before, 0), [path], [(0, 500)], 500))
 
     between = target.topic()

@@ -71,6 +71,6 @@ def test_the_command_ends_with_one_line(probe: str, number: signal.Signals, tmp_
     (line,) = [line for line in err.splitlines() if line.startswith("Error: ")]
     assert err.rstrip().endswith(line)
     assert "Spark" in line
-    assert "un the same again" in line
+    assert "un the command again" in line
     for riddle in ("<_", "StatusCode", "not expected", "debug_error_string"):
         assert riddle not in err
