@@ -101,22 +101,24 @@ def edges(specs: Mapping[str, dg.AssetSpec]) -> set[tuple[str, str]]:
 
 
 def run_windows(
-    asset: dg.AssetsDefinition, keys: Sequence[dg.AssetKey], first: str, last: str
+    asset: dg.AssetsDefinition,
+    keys: Sequence[dg.AssetKey],
+    first: str,
+    last: str,
+    *,
+    instance: dg.DagsterInstance | None = None,
 ) -> dg.ExecuteInProcessResult:
     """Materialise assets of a definition in the windows from one to another, as a backfill does."""
-    job = dg.Definitions(
-        assets=[asset],
-        jobs=[dg.define_asset_job("job", keys)],
-        resources={"spark": SparkSessionResource()},
-    ).resolve_job_def("job")
     tags = {
         "dagster/asset_partition_range_start": first,
         "dagster/asset_partition_range_end": last,
     }
-    with dg.DagsterInstance.ephemeral() as instance:
-        return job.execute_in_process(
-            instance=instance,
-            partition_key=first if first == last else None,
-            tags={} if first == last else tags,
-            raise_on_error=False,
-        )
+    return dg.materialize(
+        [asset],
+        selection=keys,
+        instance=instance,
+        resources={"spark": SparkSessionResource()},
+        partition_key=first if first == last else None,
+        tags={} if first == last else tags,
+        raise_on_error=False,
+    )

@@ -18,8 +18,8 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.spans import Gap, GapCause, Window
 from kstreams_assets.orchestration import backup as assets
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import application, backup, result, span, window_backup
+from tests.orchestration.project import run_windows
 
 TOPICS = (
     AppTopic("t", TopicRoles({TopicRole.INPUT})),
@@ -96,25 +96,8 @@ def _materialise(
     last: str,
     *topics: str,
 ) -> dg.ExecuteInProcessResult:
-    job = dg.Definitions(
-        assets=[definition],
-        jobs=[
-            dg.define_asset_job(
-                "job", [dg.AssetKey(["shop", "backup", topic]) for topic in topics or ("t", "u")]
-            )
-        ],
-        resources={"spark": SparkSessionResource()},
-    ).resolve_job_def("job")
-    tags = {
-        "dagster/asset_partition_range_start": first,
-        "dagster/asset_partition_range_end": last,
-    }
-    return job.execute_in_process(
-        instance=instance,
-        partition_key=first if first == last else None,
-        tags={} if first == last else tags,
-        raise_on_error=False,
-    )
+    keys = [dg.AssetKey(["shop", "backup", topic]) for topic in topics or ("t", "u")]
+    return run_windows(definition, keys, first, last, instance=instance)
 
 
 def _materialised(done: dg.ExecuteInProcessResult) -> dict[tuple[str, str], dict[str, Any]]:
