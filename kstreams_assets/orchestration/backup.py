@@ -21,14 +21,17 @@ from kstreams_assets.orchestration.check_events import window_check_events, wind
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
     NOT_FINISHED,
+    PRIORITY_TAG,
     RANGE_END_TAG,
     RANGE_START_TAG,
     RUN_KEY_TAG,
     SENSOR_NAME_TAG,
     backup_key,
     backups_sensor,
+    completeness_key,
     folded,
     group,
+    ktable_key,
     pool,
     recovery_points_key,
     topic_key,
@@ -84,6 +87,8 @@ _RETRY_WITHIN: Final = timedelta(minutes=10)
 _APP_TAG: Final = "kstreams/app"
 _WAREHOUSE_TAG: Final = "kstreams/warehouse"
 _RETRY_TAG: Final = "kstreams/retry"
+_PRIORITY: Final = "1"
+"""Of the sensor's runs in Dagster's queue; tables and rules have 0, so they wait for backups."""
 PARTLY_DONE_TAG: Final = "kstreams/partly-done"
 """On a failed run that has backed up all topics but some that could not be read."""
 
@@ -111,7 +116,7 @@ class BackupRuns:
         records = self.instance.get_run_records(filters=dg.RunsFilter(statuses=list(NOT_FINISHED)))
         for record in records:
             run = record.dagster_run
-            if not self._writes_these_backups(run):
+            if not self._writes_these_backups(run) or self._yields_to_backups(run):
                 continue
             is_old = now - record.create_timestamp > _LAUNCH_WITHIN
             if run.status is dg.DagsterRunStatus.NOT_STARTED and is_old:
@@ -148,6 +153,7 @@ class BackupRuns:
             tags={
                 **self._tags,
                 **({_RETRY_TAG: "true"} if request.attempt > 1 else {}),
+                PRIORITY_TAG: _PRIORITY,
                 RANGE_START_TAG: request.windows[0].key,
                 RANGE_END_TAG: request.windows[-1].key,
             },
@@ -190,6 +196,14 @@ class BackupRuns:
             return True
         return self._are_these_backups(run.asset_selection or ())
 
+    def _yields_to_backups(self, run: dg.DagsterRun) -> bool:
+        """Whether it is a run of tables and rules that waits in the queue: a backup overtakes it."""
+        if run.status not in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED):
+            return False
+        tables = {ktable_key(self.settings, store.store) for store in table_stores(self.settings)}
+        keys = {*(run.asset_selection or ())}
+        return bool(keys) and keys <= {*tables, completeness_key(self.settings)}
+
     def _are_these_backups(self, keys: Iterable[dg.AssetKey]) -> bool:
         topics = self.settings.application.topics
         return not {backup_key(self.settings, topic.name) for topic in topics}.isdisjoint(keys)
@@ -197,7 +211,7 @@ class BackupRuns:
     def _again(self, run: dg.DagsterRun) -> dg.RunRequest:
         """Dagster submits the run that it has when it sees the run key again."""
         added_by_dagster = ("dagster/", ".dagster/")
-        kept = {RANGE_START_TAG, RANGE_END_TAG}
+        kept = {RANGE_START_TAG, RANGE_END_TAG, PRIORITY_TAG}
         return dg.RunRequest(
             run_key=run.tags[RUN_KEY_TAG],
             asset_selection=sorted(run.asset_selection or ()),

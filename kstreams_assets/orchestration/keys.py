@@ -24,6 +24,7 @@ RANGE_END_TAG: Final = "dagster/asset_partition_range_end"
 PARTITION_TAG: Final = "dagster/partition"
 BACKFILL_TAG: Final = "dagster/backfill"
 RUN_KEY_TAG: Final = "dagster/run_key"
+PRIORITY_TAG: Final = "dagster/priority"
 SENSOR_NAME_TAG: Final = "dagster/sensor_name"
 """Tags that Dagster gives runs and reads; it exports no names for them."""
 IN_PROGRESS: Final = (

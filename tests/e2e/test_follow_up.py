@@ -59,17 +59,19 @@ def test_tables_and_rules_follow_a_backup_of_the_command_line(
             yesterday
         }
 
-        context = dg.build_sensor_context(instance=instance, cursor=before.cursor)
-        [request] = follow_up.evaluate_tick(context).run_requests or [None]
-        assert request is not None
-        done = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
-            instance=instance,
-            asset_selection=list(request.asset_selection or ()),
-            tags=dict(request.tags),
-        )
-
-        assert done.success
+        cursor, evaluations = before.cursor, []
         for key in followed:
+            context = dg.build_sensor_context(instance=instance, cursor=cursor)
+            tick = follow_up.evaluate_tick(context)
+            cursor = tick.cursor
+            [request] = tick.run_requests or [None]
+            assert request is not None
+            assert request.asset_selection == [key]
+            done = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
+                instance=instance, asset_selection=[key], tags=dict(request.tags)
+            )
+            assert done.success
             assert instance.get_materialized_partitions(key) == {yesterday}
-        rules = {e.partition for e in done.get_asset_check_evaluations() if e.check_name == "none"}
+            evaluations = done.get_asset_check_evaluations()
+        rules = {e.partition for e in evaluations if e.check_name == "none"}
         assert yesterday in rules

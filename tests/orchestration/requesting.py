@@ -10,6 +10,11 @@ from unittest import mock
 
 import dagster as dg
 from dagster._core.events import DagsterEvent, DagsterEventType, JobFailureData, RunFailureReason
+from dagster._core.remote_origin import (
+    InProcessCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
@@ -17,8 +22,9 @@ from dagster._core.storage.tags import (
     SENSOR_NAME_TAG,
 )
 from dagster._core.test_utils import create_run_for_test
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
@@ -36,12 +42,21 @@ TOPICS = tuple(AppTopic(name, TopicRoles({TopicRole.INPUT})) for name in ("t", "
 FIRST = datetime(2026, 10, 20, tzinfo=UTC)
 SCHEDULE = WindowSchedule.every("minute", start=f"{FIRST:%Y-%m-%d}")
 ROOT = Path(__file__).resolve().parents[2]
+JOB_ORIGIN = RemoteJobOrigin(
+    RemoteRepositoryOrigin(
+        InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="none")), "none"
+    ),
+    "none",
+)
+"""Queued runs need one; nothing here loads it."""
 
 
-def settings_of(root: Path, *, topics: tuple[AppTopic, ...] = TOPICS) -> ApplicationSettings:
+def settings_of(
+    root: Path, *, topics: tuple[AppTopic, ...] = TOPICS, stores: tuple[Store, ...] = ()
+) -> ApplicationSettings:
     """Two inputs, windows of a minute, sensors on, a broker that is not there."""
     return ApplicationSettings(
-        application=application(*topics),
+        application=replace(application(*topics), stores=stores),
         topics=topics,
         connection=KafkaConnection(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=1),
         warehouse=Warehouse(root),
@@ -112,6 +127,24 @@ def instance_at(home: Path) -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
+def queue(
+    instance: dg.DagsterInstance,
+    definitions: dg.Definitions,
+    request: dg.RunRequest,
+    status: dg.DagsterRunStatus = dg.DagsterRunStatus.QUEUED,
+) -> dg.DagsterRun:
+    """A run of these assets, with their pools, as the daemon puts it into Dagster's queue."""
+    keys = frozenset(request.asset_selection or ())
+    job = definitions.resolve_implicit_global_asset_job_def().get_subset(asset_selection=keys)
+    return instance.create_run_for_job(
+        job,
+        status=status,
+        asset_selection=keys,
+        tags=dict(request.tags),
+        remote_job_origin=JOB_ORIGIN,
+    )
+
+
 @dataclass
 class Bench:
     """The sensor on one instance at a time that the test chooses."""
@@ -122,6 +155,7 @@ class Bench:
     """Time since the first window began; a window is closed when its minute is over."""
     cursor: str | None = None
     topics: tuple[AppTopic, ...] = TOPICS
+    stores: tuple[Store, ...] = ()
 
     def __post_init__(self) -> None:
         take_first_point(self.root)
@@ -139,7 +173,8 @@ class Bench:
 
     def tick(self) -> dg.RunRequest | str:
         """One tick: what it requests, or why nothing."""
-        backups = sensor.build_backup_sensor(settings_of(self.root, topics=self.topics))
+        settings = settings_of(self.root, topics=self.topics, stores=self.stores)
+        backups = sensor.build_backup_sensor(settings)
         context = dg.build_sensor_context(
             instance=self.instance, cursor=self.cursor, sensor_name=backups.name
         )

@@ -15,15 +15,26 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.storage.tags import RUN_KEY_TAG
 from dagster._core.test_utils import create_run_for_test
 
-from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
 from kstreams_assets.backup.requests import CLAIM_S, FIRST_PAUSE_S, MAX_WINDOWS, claim_file
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.keys import pool
+from kstreams_assets.orchestration.ktables import build_ktable_assets
 from kstreams_assets.store.locks import WarehouseLockedError
+from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import APPLICATION_ID
-from tests.orchestration.requesting import TOPICS, Bench, backup_keys, indices, record, settings_of
+from tests.orchestration.default_keys import ktable_key
+from tests.orchestration.requesting import (
+    TOPICS,
+    Bench,
+    backup_keys,
+    indices,
+    queue,
+    record,
+    settings_of,
+)
 
 SECOND = 1 / 60
 
@@ -122,6 +133,29 @@ class TestRunsUnderWay:
 
         bench.instance.create_run_for_job(by_hand, status=dg.DagsterRunStatus.STARTED)
         assert "has not ended" in bench.reason()
+
+    @pytest.mark.parametrize(
+        ("status", "waits"),
+        [(dg.DagsterRunStatus.QUEUED, False), (dg.DagsterRunStatus.STARTED, True)],
+    )
+    def test_a_run_of_tables_delays_backups_only_once_it_has_started(
+        self, bench: Bench, status: dg.DagsterRunStatus, waits: bool
+    ) -> None:
+        """Then it holds the lock of the warehouse."""
+        bench.minutes = 1.5
+        bench.topics = (*TOPICS, AppTopic("log", TopicRoles({TopicRole.CHANGELOG})))
+        bench.stores = (Store("store", "log"),)
+
+        key = ktable_key(APPLICATION_ID, "store")
+        settings = settings_of(bench.root, topics=bench.topics, stores=bench.stores)
+        tables = dg.Definitions(
+            assets=build_ktable_assets(settings), resources={"spark": SparkSessionResource()}
+        )
+        queue(bench.instance, tables, dg.RunRequest(asset_selection=[key]), status)
+        if waits:
+            assert "has not ended" in bench.reason()
+        else:
+            assert indices(bench.request()) == range(1)
 
     def test_a_backfill_that_was_started_by_hand(self, bench: Bench) -> None:
         bench.minutes = 1.5

@@ -1,6 +1,6 @@
 """KTables and rules are requested for windows that close, once, when they are backed up."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,15 +13,28 @@ from dagster._core.test_utils import create_run_for_test
 
 from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
 from kstreams_assets.app.rules import CompletenessRule
+from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.orchestration.follow_up import MOST_WINDOWS, build_follow_up_sensors
 from kstreams_assets.orchestration.keys import follow_up_sensor
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import APPLICATION_ID
 from tests.clock import freeze_time
+from tests.ktables.samples import snapshot
 from tests.orchestration.default_keys import completeness_key, ktable_key
-from tests.orchestration.requesting import FIRST, indices, record, settings_of, take_first_point
+from tests.orchestration.requesting import (
+    FIRST,
+    JOB_ORIGIN,
+    SCHEDULE,
+    indices,
+    key,
+    record,
+    settings_of,
+    take_first_point,
+)
 
 TOPICS = (
     AppTopic("t", TopicRoles({TopicRole.INPUT})),
@@ -31,12 +44,19 @@ KTABLE = ktable_key(APPLICATION_ID, "store")
 RULES = completeness_key(APPLICATION_ID)
 
 
-def _settings(root: Path) -> ApplicationSettings:
-    """A store, and a rule."""
+STORES = (Store("store", "u"),)
+RULE = CompletenessRule(name="no_orders", query="SELECT * FROM t", views=("t",))
+
+
+def follow_up_settings(
+    root: Path,
+    stores: Sequence[Store] = STORES,
+    rules: Sequence[CompletenessRule] = (RULE,),
+) -> ApplicationSettings:
+    """By default a store, and a rule."""
     settings = settings_of(root, topics=TOPICS)
-    application = replace(settings.application, stores=(Store("store", "u"),))
-    rule = CompletenessRule(name="no_orders", query="SELECT * FROM t", views=("t",))
-    return replace(settings, application=application, completeness=(rule,))
+    application = replace(settings.application, stores=tuple(stores))
+    return replace(settings, application=application, completeness=tuple(rules))
 
 
 @dataclass
@@ -47,6 +67,8 @@ class FollowUp:
     instance: dg.DagsterInstance
     minutes: float = 0.5
     cursor: str | None = None
+    stores: Sequence[Store] = STORES
+    rules: Sequence[CompletenessRule] = (RULE,)
 
     def record(self, *windows: int, topics: Iterable[str] = ("t", "u")) -> None:
         with self.clock():
@@ -55,23 +77,64 @@ class FollowUp:
     def clock(self) -> AbstractContextManager[None]:
         return freeze_time(FIRST + timedelta(minutes=self.minutes))
 
-    def tick(self) -> dg.RunRequest | None:
+    def make_tables(self, *windows: int) -> None:
+        """As a run of tables leaves them."""
+        warehouse = Warehouse(self.root)
+        (warehouse.ktable(APPLICATION_ID, "store") / "_delta_log").mkdir(
+            parents=True, exist_ok=True
+        )
+        made = [
+            replace(
+                snapshot(store="store"),
+                application_id=APPLICATION_ID,
+                window=WindowCalendar(SCHEDULE).window(key(index)),
+            )
+            for index in windows
+        ]
+        Repository(warehouse, APPLICATION_ID).snapshots.record(made)
+
+    def ticks(self) -> list[dg.RunRequest]:
         """One tick: what it requests."""
-        [sensor] = build_follow_up_sensors(_settings(self.root))
+        [sensor] = build_follow_up_sensors(follow_up_settings(self.root, self.stores, self.rules))
         context = dg.build_sensor_context(
             instance=self.instance, cursor=self.cursor, sensor_name=sensor.name
         )
         with self.clock():
             found = sensor.evaluate_tick(context)
         self.cursor = found.cursor
-        assert found.run_requests or found.skip_message
-        return found.run_requests[0] if found.run_requests else None
+        requests = list(found.run_requests or ())
+        assert requests or found.skip_message
+        return requests
 
-    def requested(self) -> range:
-        """The windows that one tick must request."""
+    def tick(self) -> dg.RunRequest | None:
+        """One tick: the run that it requests, if any."""
+        [request] = self.ticks() or [None]
+        return request
+
+    def requested(self, asset: dg.AssetKey = KTABLE) -> range:
+        """The windows of which one tick must request an asset, and nothing else."""
         request = self.tick()
         assert request is not None
+        assert request.asset_selection == [asset]
         return indices(request)
+
+    def start(
+        self,
+        request: dg.RunRequest,
+        status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED,
+    ) -> dg.DagsterRun:
+        """What the daemon does with a request."""
+        return create_run_for_test(
+            self.instance,
+            status=status,
+            asset_selection=frozenset(request.asset_selection or ()),
+            remote_job_origin=JOB_ORIGIN,
+            tags={
+                **request.tags,
+                RUN_KEY_TAG: request.run_key or "",
+                SENSOR_NAME_TAG: follow_up_sensor(APPLICATION_ID),
+            },
+        )
 
 
 @pytest.fixture
@@ -95,7 +158,10 @@ class TestWhatIsRequested:
         request = bench.tick()
         assert request is not None
         assert indices(request) == range(1)
-        assert set(request.asset_selection or ()) == {KTABLE, RULES}
+        assert request.asset_selection == [KTABLE]
+        assert bench.tick() is None
+        bench.make_tables(0)
+        assert bench.requested(RULES) == range(1)
         assert bench.tick() is None
 
     def test_dagster_can_run_what_is_requested(self, bench: FollowUp) -> None:
@@ -104,7 +170,7 @@ class TestWhatIsRequested:
         request = bench.tick()
         assert request is not None
         definitions = dg.Definitions.merge(
-            build_application_definitions(_settings(bench.root)),
+            build_application_definitions(follow_up_settings(bench.root)),
             dg.Definitions(resources={"spark": SparkSessionResource()}),
         )
         sensor = definitions.resolve_sensor_def(follow_up_sensor(APPLICATION_ID))
@@ -141,20 +207,15 @@ class TestWhatIsRequested:
         bench.minutes = 2.5
         assert bench.requested() == range(1, 2)
 
-    def test_windows_that_close_during_a_run_wait_for_it(self, bench: FollowUp) -> None:
+    @pytest.mark.parametrize("status", [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED])
+    def test_windows_that_close_during_a_run_wait_for_it(
+        self, bench: FollowUp, status: dg.DagsterRunStatus
+    ) -> None:
         bench.minutes = 1.5
         bench.record(0)
         request = bench.tick()
         assert request is not None
-        run = create_run_for_test(
-            bench.instance,
-            status=dg.DagsterRunStatus.STARTED,
-            tags={
-                **request.tags,
-                RUN_KEY_TAG: request.run_key or "",
-                SENSOR_NAME_TAG: follow_up_sensor(APPLICATION_ID),
-            },
-        )
+        run = bench.start(request, status)
         for minutes in (2.5, 3.5):
             bench.minutes = minutes
             bench.record(round(minutes - 1.5))
@@ -167,6 +228,51 @@ class TestWhatIsRequested:
         bench.record(0)
         assert bench.requested() == range(1)
         bench.record(0)
+        assert bench.tick() is None
+
+    def test_rules_of_the_windows_that_have_tables(self, bench: FollowUp) -> None:
+        """Also of a run that failed in between; the others as soon as they have tables."""
+        bench.minutes = 1.5
+        bench.tick()
+        bench.minutes = 4.5
+        bench.record(0, 1, 2, 3)
+        request = bench.tick()
+        assert request is not None
+        run = bench.start(request)
+        bench.make_tables(0, 1)
+        assert bench.tick() is None
+        bench.instance.report_run_failed(run)
+        assert bench.requested(RULES) == range(2)
+        bench.make_tables(2, 3)
+        assert bench.requested(RULES) == range(2, 4)
+
+    def test_rules_wait_for_no_tables_of_later_windows(self, bench: FollowUp) -> None:
+        bench.minutes = 1.5
+        bench.record(0)
+        assert bench.requested() == range(1)
+        bench.make_tables(0)
+        bench.minutes = 2.5
+        bench.record(1)
+        tables, rules = bench.ticks()
+        assert (tables.asset_selection, indices(tables)) == ([KTABLE], range(1, 2))
+        assert (rules.asset_selection, indices(rules)) == ([RULES], range(1))
+        bench.start(rules)
+        bench.make_tables(1)
+        assert bench.tick() is None, "the rules of window 0 are still evaluated"
+
+    def test_without_stores_the_rules_at_once(self, bench: FollowUp) -> None:
+        bench.stores = ()
+        bench.minutes = 1.5
+        bench.record(0)
+        assert bench.requested(RULES) == range(1)
+        assert bench.tick() is None
+
+    def test_without_rules_the_tables_alone(self, bench: FollowUp) -> None:
+        bench.rules = ()
+        bench.minutes = 1.5
+        bench.record(0)
+        assert bench.requested() == range(1)
+        bench.make_tables(0)
         assert bench.tick() is None
 
 
