@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from examples.demo.place import CONFIG, DEFS
+from examples.demo.place import CHECKOUT, CONFIG, DEFS
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
@@ -150,7 +150,11 @@ class Stage:
         return GuardedProcess(
             program,
             log_file=self.folder / "dagster.log",
-            environment={**os.environ, "DAGSTER_HOME": str(self.project)},
+            environment={
+                **os.environ,
+                "DAGSTER_HOME": str(self.project),
+                "PYTHONPATH": str(CHECKOUT),  # this one, whichever the environment was made for
+            },
             working_directory=self.project,
         )
 
