@@ -1,1 +1,1 @@
-"""Restore drills: an application restored into a throwaway cluster, started and judged."""
+"""Restore drills: restore an application to a throwaway cluster, start it and evaluate it."""

@@ -48,7 +48,7 @@ class StreamsLog:
         self._running = re.compile(self.running_line)
 
     def take(self, line: str, at_s: float) -> None:
-        """Note what a line says."""
+        """Record the event of a line."""
         if self.running_at_s is None and self._running.search(line):
             self.running_at_s = at_s
         if self._assigned_at_s is None and (_ASSIGNED.search(line) or _IN_PROGRESS.search(line)):
@@ -68,7 +68,7 @@ class StreamsLog:
 
 @dataclass(frozen=True, slots=True)
 class TreeUse:
-    """What a process and all its descendants have used; None where the system does not tell."""
+    """Resource use of a process with its descendants; None if the system does not report it."""
 
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
@@ -85,7 +85,7 @@ class _ProcessUse:
 
 
 class TreeMeter:
-    """Follows a process tree; ask often, since what a process used is gone with it."""
+    """Measures a process tree; sample often, because the counters of an ended process are lost."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -93,14 +93,14 @@ class TreeMeter:
         self._peak_bytes = 0
 
     def sample(self) -> TreeUse:
-        """What was used so far."""
+        """Return the resource use so far."""
         memory = 0
         for process in self._tree():
             try:
                 use = _use_of(process)
                 self._seen[process.pid, process.create_time()] = use
             except psutil.Error:
-                continue  # it has ended in this moment: what it used last is known
+                continue  # it has just ended; its last sample counts
             memory += use.memory_bytes
         self._peak_bytes = max(self._peak_bytes, memory)
         uses = self._seen.values()
@@ -128,7 +128,7 @@ def _use_of(process: psutil.Process) -> _ProcessUse:
 
 
 def _io_of(process: psutil.Process) -> tuple[int | None, int | None]:
-    """Bytes that went to and came from disks; macOS does not tell."""
+    """Return bytes written to and read from disks; macOS does not report them."""
     if not hasattr(process, "io_counters"):
         return None, None
     try:
@@ -153,7 +153,7 @@ class MachineUse:
 
     @classmethod
     def now(cls) -> "MachineUse":
-        """As it stands."""
+        """Return the present counters."""
         times = psutil.cpu_times(percpu=True)
         allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
         own = [t for number, t in enumerate(times) if allowed is None or number in allowed]
@@ -164,7 +164,7 @@ class MachineUse:
         return cls(all_s, sum(t.idle for t in own), sum(known) if known else None)
 
     def shares_until(self, later: "MachineUse") -> tuple[float | None, float | None]:
-        """Which share was busy, which waited for disks; None where the system does not tell."""
+        """Return the busy share and the share waiting for disks; None if not reported."""
         all_s = later.all_s - self.all_s
         if all_s <= 0:
             return None, None
@@ -180,7 +180,7 @@ def _share(value: float) -> float:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder; files may go meanwhile."""
+    """Return the size (bytes) of all files below a folder; files may be deleted meanwhile."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -305,7 +305,7 @@ class Follower:
     waiting_counted: bool = True
     lag: list[LagSample] = field(default_factory=list)
     _zero_since_s: float | None = None
-    _told: str = ""
+    _logged_state: str = ""
 
     def before_start(self) -> None:
         """Count what waits for the application."""
@@ -369,10 +369,10 @@ class Follower:
             self._zero_since_s = None
         elif self._zero_since_s is None:
             self._zero_since_s = at_s
-        told = str(seen)
-        if told != self._told:
-            self._told = told
-            self.log(f"{at_s:.1f} s after its start the application is {told}.")
+        state = str(seen)
+        if state != self._logged_state:
+            self._logged_state = state
+            self.log(f"{at_s:.1f} s after its start the application is {state}.")
 
     def _is_caught_up(self, application: DrilledApplication, seen: Assessment) -> bool:
         if seen.health is not Health.HEALTHY or self._zero_since_s is None:

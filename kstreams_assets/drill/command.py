@@ -1,4 +1,4 @@
-"""How the application is started on a cluster of a drill, without what is secret."""
+"""Command that starts the application on the cluster of a drill, without secrets."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from spark_resources.java import find_java, small_environment
 
 @dataclass(frozen=True, slots=True)
 class DrillCommand:
-    """Program and arguments, the whole environment, and where it runs."""
+    """Program with arguments, complete environment, and working directory."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
@@ -25,17 +25,18 @@ class DrillCommand:
 
 
 def require_command(settings: ApplicationSettings) -> None:
-    """Look whether the application can be started at all, before anything is restored.
+    """Check before a restore that the application can be started.
 
     Raises:
-        ConfigurationError: The YAML has no command.
-        ConfigurationError: The program or the working directory is not there.
+        ConfigurationError: The YAML has no command, or the program or the working directory is
+            missing.
     """
     if not settings.drill.command:
         raise ConfigurationError(
-            f"Nothing says how {settings.application_id} is started in a drill.",
-            remedy="Give drill.command in the YAML: program and arguments, with"
-            " {client_properties} and {state_dir} where they belong.",
+            f"drill.command of {settings.application_id} is missing, so a drill cannot start the"
+            " application.",
+            remedy="Set drill.command in the YAML: program and arguments, with the placeholders"
+            " {client_properties} and {state_dir}.",
         )
     command = drill_command(
         settings,
@@ -47,25 +48,25 @@ def require_command(settings: ApplicationSettings) -> None:
     folder = command.working_directory
     if folder is not None and not folder.is_dir():
         raise _cannot_start(program, f"{folder} is not a folder")
-    # A name is looked for in PATH, a path from the working directory on.
+    # A name is searched in PATH, a path is relative to the working directory.
     sought = str((folder or Path.cwd()) / program) if os.sep in program else program
     if shutil.which(sought, path=command.environment.get("PATH")) is None:
-        raise _cannot_start(program, "there is no such program, or it may not be run")
+        raise _cannot_start(program, "the program is missing or not executable")
 
 
 def _cannot_start(program: str, problem: str) -> ConfigurationError:
     return ConfigurationError(
         f"The drill cannot start {program!r}: {problem}.",
-        remedy="Correct drill.command (or drill.working_directory) in the YAML; nothing was"
+        remedy="Correct drill.command (or drill.working_directory) in the YAML. Nothing was"
         " restored.",
     )
 
 
 def require_machine() -> None:
-    """Look whether this machine can restore at all: its Java, and the jars of Spark and Kafka.
+    """Check that this machine can restore: Java, and the jars of Spark and Kafka.
 
     Raises:
-        JavaNotFoundError, JarsMissingError: It cannot; that says nothing about the application.
+        JavaNotFoundError, JarsMissingError: A part is missing, independent of the application.
     """
     find_java()
     verify_jars("spark", hashes=False)
@@ -79,7 +80,7 @@ def drill_command(
     client_properties: Path,
     state_dir: Path,
 ) -> DrillCommand:
-    """The command for one drill, on the cluster of `connection`."""
+    """Return the command for one drill on the cluster of `connection`."""
     values = {
         "client_properties": str(client_properties.absolute()),
         "bootstrap_servers": connection.bootstrap_servers,

@@ -1,4 +1,4 @@
-"""Whether a recovery could begin right now, and what speaks against it."""
+"""Readiness: whether a recovery can start now, and its blockers."""
 
 import math
 import time
@@ -39,27 +39,26 @@ _RED: Final = frozenset({Outcome.VIOLATED, Outcome.FAILED})
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What readiness is judged by.
+    """Facts from which readiness is evaluated.
 
-    `due` are closed windows that are not backed up, without the newest one, whose backup may be
-    under way; oldest first. `damaged` are spans whose files are missing or do not match the
-    ledger, `damaged_snapshots` are KTable snapshots with files that are missing or have another
-    size, `damaged_tables` are control tables that are not as they were committed. `verified` is
-    what verifications have found, None when that cannot be read. `unreadable` says why some of all
-    this could not be read; it stands as if nothing were there then. `results` are the newest
-    evaluations of each rule at each place, None when no rule is declared. `findings` are None when
-    governance was never looked at.
-    `warehouse_mode` is the mode of the warehouse's folder when others than its owner may enter it.
-    `catching_up` says how far a follower is that has much to read.
-    `cluster_problem` is None when the source cluster answers, and what it said if not;
-    `cluster_asked` is False when it was not asked.
+    `due` are closed windows without a backup, oldest first, except the newest window, whose backup
+    may be running. `damaged` are spans with missing files, or with files that do not match the
+    ledger. `damaged_snapshots` are KTable snapshots with missing or altered files, `damaged_tables`
+    are altered control tables. `verified` is the result of verifications, None if it cannot be
+    read. `unreadable` lists the reasons why facts could not be read; these facts count as empty.
+
+    `results` are the newest evaluations of each rule at each place, None without declared rules.
+    `findings` are None before the first governance check. `warehouse_mode` is the mode of the
+    warehouse folder if other users can enter it. `catching_up` is the progress of a follower with a
+    backlog. `cluster_problem` is the error of the source cluster, None if it answers;
+    `cluster_asked` is False if it was not asked.
     """
 
     now_ms: int
     recency: Recency
     due: tuple[str, ...] = ()
     without_point: tuple[str, ...] = ()
-    """Closed windows in which no recovery point was taken: nothing of them is backed up."""
+    """Closed windows without a recovery point; they have no backup."""
     damaged: tuple[Damage, ...] = ()
     damaged_snapshots: tuple[Damage, ...] = ()
     damaged_tables: tuple[Damage, ...] = ()
@@ -79,23 +78,23 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Everything that was looked at, what speaks against a recovery (errors) first."""
+    """The result of all checks; blockers (errors) come first."""
 
     statements: tuple[Finding, ...]
 
     @property
     def against(self) -> tuple[Finding, ...]:
-        """What speaks against a recovery right now."""
+        """The blockers of a recovery."""
         return tuple(one for one in self.statements if one.severity is Severity.ERROR)
 
     @property
     def ready(self) -> bool:
-        """Whether nothing speaks against a recovery right now."""
+        """Whether a recovery has no blockers now."""
         return not self.against
 
     @property
     def why(self) -> str:
-        """What speaks against it, or that nothing does."""
+        """The blockers as text."""
         return " ".join(one.text for one in self.against) or "No blockers."
 
 
@@ -107,7 +106,7 @@ STATEMENT: Final = Form(
     *only(DAGSTER, "statement=text"),
     Value("against", of=lambda one: "yes" * (one.severity is Severity.ERROR), where=TABLE),
 )
-"""Something that was looked at."""
+"""One statement of readiness."""
 
 READINESS: Final = Form(
     Readiness,
@@ -121,8 +120,8 @@ READINESS: Final = Form(
 )
 
 
-def judge_readiness(facts: Facts) -> Readiness:
-    """Whether the application could be recovered at the time of the facts."""
+def evaluate_readiness(facts: Facts) -> Readiness:
+    """Evaluate whether the application can be recovered at the time of the facts."""
     statements = [
         *_of_backups(facts),
         *_of_verification(facts),
@@ -134,8 +133,8 @@ def judge_readiness(facts: Facts) -> Readiness:
     return Readiness(tuple(sorted(statements, key=lambda one: one.severity is Severity.WARN)))
 
 
-def _told(subject: str, text: str) -> Finding:
-    """What an operator should know, and what does not speak against a recovery."""
+def _information(subject: str, text: str) -> Finding:
+    """Return information for the operator that is not a blocker."""
     return Finding(subject, text, severity=Severity.WARN)
 
 
@@ -146,13 +145,13 @@ def _of_backups(facts: Facts) -> Iterator[Finding]:
     yield Finding("recovery point", recency.explanation, severity=severity)
     yield from _of_guarantee(recency.restorable.yardstick)
     if facts.left_out_changelogs:
-        yield _told(
+        yield _information(
             "backup mode",
             f"Changelogs are not selected for backup: {few(facts.left_out_changelogs)}. A restore"
             " with `--mode state` is refused unless they are excluded; `rebuild` and `logs` work.",
         )
     if facts.catching_up:
-        yield _told("follower", facts.catching_up)
+        yield _information("follower", facts.catching_up)
     if due:
         yield Finding(
             "windows",
@@ -160,9 +159,11 @@ def _of_backups(facts: Facts) -> Iterator[Finding]:
             action="Back them up, and check that the backup sensor is running.",
         )
     elif not facts.without_point:
-        yield _told("windows", "All closed windows are backed up, except possibly the newest.")
+        yield _information(
+            "windows", "All closed windows are backed up, except possibly the newest."
+        )
     if facts.without_point:
-        yield _told(
+        yield _information(
             "windows",
             f"{len(facts.without_point)} closed windows have no recovery point and no backup (the"
             f" newest is {facts.without_point[-1]}). The next window with a point contains their"
@@ -187,7 +188,7 @@ def _of_backups(facts: Facts) -> Iterator[Finding]:
 
 
 def _of_guarantee(yardstick: Yardstick | None) -> Iterator[Finding]:
-    """What the application guarantees itself; nobody should lose exactly-once by oversight."""
+    """Report the guarantee of the application, and an unintended change from exactly-once."""
     if yardstick is None:
         return
     other = yardstick.other
@@ -195,16 +196,16 @@ def _of_guarantee(yardstick: Yardstick | None) -> Iterator[Finding]:
         yield Finding(
             "guarantee",
             f"{yardstick} Before, at {iso_time(other.taken_at_ms)}, it processed exactly once.",
-            action="If that is not meant, see which instance has another processing.guarantee; with"
-            " `guarantee: exact` in the YAML points have to be exact.",
+            action="If that is not intended, find the instance with another processing.guarantee."
+            " With `guarantee: exact` in the YAML, only exact points count.",
             severity=Severity.WARN,
         )
     else:
-        yield _told("guarantee", str(yardstick))
+        yield _information("guarantee", str(yardstick))
 
 
 def _of_verification(facts: Facts) -> Iterator[Finding]:
-    """Tables as they are now, and what the last verifications have found and nobody has mended."""
+    """Report damaged tables, and findings of verifications that are not repaired yet."""
     for damage in facts.damaged_tables[:_FEW]:
         yield replace(damage.finding, subject=f"table {damage.subject}")
     for problem in facts.unreadable if not facts.damaged_tables else ():
@@ -225,28 +226,30 @@ def _of_verification(facts: Facts) -> Iterator[Finding]:
             severity=min(damage.severity for damage in rest),
         )
     if open_:
-        yield _told("verification", "After the repair, run kstreams-assets verify again.")
+        yield _information("verification", "After the repair, run kstreams-assets verify again.")
     at_ms = verified.full_at_ms
     if at_ms is None:
-        yield _told(
+        yield _information(
             "verification",
             "The warehouse was never verified in full. Run kstreams-assets verify --full, or let"
             " verify.full_every do so.",
         )
     elif facts.now_ms - at_ms > 1000 * VERIFICATION_IS_OLD_S:
         days = (facts.now_ms - at_ms) / 1000 / _DAY_S
-        yield _told(
+        yield _information(
             "verification",
             f"The last full verification was {days:.0f} days ago ({iso_time(at_ms)}). Run"
             " kstreams-assets verify --full, or let verify.full_every do so.",
         )
     elif not open_:
-        yield _told("verification", f"Fully verified at {iso_time(at_ms)}, without open findings.")
+        yield _information(
+            "verification", f"Fully verified at {iso_time(at_ms)}, without open findings."
+        )
 
 
 def _of_rules(results: Sequence[RuleResult] | None) -> Iterator[Finding]:
     if results is None:
-        yield _told("completeness", "No completeness rule is declared.")
+        yield _information("completeness", "No completeness rule is declared.")
         return
     if not results:
         yield Finding(
@@ -265,22 +268,22 @@ def _of_rules(results: Sequence[RuleResult] | None) -> Iterator[Finding]:
         )
     unsure = sorted({r.rule for r in results if r.outcome is Outcome.NOT_VERIFIABLE})
     if unsure:
-        yield _told("completeness", f"Not verifiable: {', '.join(unsure)}.")
+        yield _information("completeness", f"Not verifiable: {', '.join(unsure)}.")
     if not red:
         passed = len({r.rule for r in results if r.passed})
-        yield _told("completeness", f"{passed} rules hold, as last evaluated.")
+        yield _information("completeness", f"{passed} rules hold, as last evaluated.")
 
 
 def _of_governance(findings: Sequence[Finding] | None) -> Iterator[Finding]:
     if findings is None:
-        yield _told(
+        yield _information(
             "governance",
             "The cluster was never compared with the declared settings. Run kstreams-assets"
             " governance.",
         )
         return
     if not findings:
-        yield _told("governance", "No open findings.")
+        yield _information("governance", "No open findings.")
     yield from findings[:_FEW]
     rest = findings[_FEW:]
     if rest:
@@ -323,21 +326,21 @@ def _of_drill(facts: Facts) -> Finding:
         if drill.objective_s is None
         else f"the objective is {drill.objective_s:g} s"
     )
-    return _told("drill", f"The last drill ({at}) passed in {took}; {objective}.")
+    return _information("drill", f"The last drill ({at}) passed in {took}; {objective}.")
 
 
 def _of_places(facts: Facts) -> Iterator[Finding]:
-    """The source cluster, which a recovery does not need, and the warehouse's folder."""
+    """Report the source cluster, which a recovery does not need, and the warehouse folder."""
     if facts.cluster_asked and facts.cluster_problem is None:
-        yield _told("cluster", "The source cluster answers.")
+        yield _information("cluster", "The source cluster answers.")
     elif facts.cluster_asked:
-        yield _told(
+        yield _information(
             "cluster",
             f"The source cluster does not answer ({facts.cluster_problem}). A recovery needs only"
             " the warehouse, and so do these checks.",
         )
     if facts.warehouse_mode is not None:
-        yield _told(
+        yield _information(
             "warehouse",
             f"Other users can read the folder of the warehouse (mode {facts.warehouse_mode}),"
             " which contains production records. Run chmod 700 on the folder.",
@@ -346,9 +349,9 @@ def _of_places(facts: Facts) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Each part is read when it is first asked for, and once; so an object is of one moment.
+    """Reads each part of the warehouse once, at its first use.
 
-    Each raises NewerLayoutError when a newer release wrote its table.
+    Each part raises NewerLayoutError if a newer release wrote its table.
     """
 
     settings: ApplicationSettings
@@ -359,12 +362,12 @@ class Evidence:
 
     @cached_property
     def windows(self) -> list[WindowStatus]:
-        """Every closed window from the first recovery point on, oldest first."""
+        """All closed windows since the first recovery point, oldest first."""
         return window_statuses(self.settings)
 
     @cached_property
     def view(self) -> View:
-        """One state of the tables, with every file of a disk looked at."""
+        """One state of the tables, with all files on a disk inspected."""
         return self._repo.reading(self.settings, look_s=math.inf)
 
     @cached_property
@@ -385,7 +388,7 @@ class Evidence:
 
     @cached_property
     def verified(self) -> Verified | None:
-        """What verifications have found, None where their table cannot be read."""
+        """The result of verifications; None if their table cannot be read."""
         try:
             return self._repo.verifications.verified()
         except (StoredDataError, WarehouseError):
@@ -393,24 +396,24 @@ class Evidence:
 
     @cached_property
     def damaged_tables(self) -> list[Damage]:
-        """Control tables that are not as they were committed, or have lost commits."""
+        """Control tables that were altered or lost commits."""
         verified = self.verified
         return self._repo.control_tables.damaged(verified.heads if verified else None)
 
     @cached_property
     def rules(self) -> list[RuleStanding]:
-        """How each declared rule stands at each place where it was evaluated."""
+        """The newest results of each declared rule at each place."""
         table = self._repo.results
         return table.standings(declared_rules(self.settings))
 
     @cached_property
     def governance(self) -> GovernanceReport | None:
-        """The newest look at the cluster, None before the first."""
+        """The newest governance report, None before the first."""
         return self._repo.findings.newest()
 
     @cached_property
     def drill(self) -> StoredDrill | None:
-        """The drill that was begun last, None before the first."""
+        """The newest drill, None before the first."""
         return self._repo.drills.newest()
 
 
@@ -420,25 +423,25 @@ _ASK_CLUSTER_S: Final = 5.0
 def readiness(
     settings: ApplicationSettings, *, ask_cluster: bool = False, now_ms: int | None = None
 ) -> Readiness:
-    """Whether the application could be recovered right now, and why.
+    """Evaluate whether the application can be recovered now.
 
-    `ask_cluster`: also tell whether the source cluster answers (at most some seconds); that does
-    not change the verdict. `now_ms` is the present time when left out. Raises NewerLayoutError when
-    a newer release wrote the warehouse.
+    `ask_cluster`: also report whether the source cluster answers (within some seconds), which does
+    not affect the result. `now_ms` defaults to the present time. Raises NewerLayoutError if a newer
+    release wrote the warehouse.
     """
     facts = facts_of(Evidence(settings), now_ms or time.time_ns() // 1_000_000)
     if ask_cluster:
         problem = _cluster_problem(settings)
         facts = replace(facts, cluster_asked=True, cluster_problem=problem)
-    return judge_readiness(facts)
+    return evaluate_readiness(facts)
 
 
 def facts_of(evidence: Evidence, now_ms: int) -> Facts:
-    """What the warehouse says, as readiness is judged by it."""
+    """Read the facts for readiness from the warehouse."""
     settings, unreadable = evidence.settings, dict[str, None]()
 
     def read(part: Callable[[], T], otherwise: T) -> T:
-        """What of it can be read: a damaged table is told, and the rest is judged all the same."""
+        """Read a part; record the error of a damaged table and continue with the other parts."""
         try:
             return part()
         except (StoredDataError, WarehouseError) as error:

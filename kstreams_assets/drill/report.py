@@ -1,4 +1,4 @@
-"""What a drill found, the verdict on it, and how it is stored: as YAML, as a table row."""
+"""Report of a drill, its verdict, and its stored forms: YAML and a table row."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ class Phase(StrEnum):
     `restore`: topics are written and verified. `completeness`: the rules are evaluated, before
     `commit`, the group offsets. `start`: from the start of the process until the application is
     RUNNING, so with the restoration of its stores. `catch_up`: until its lag is zero. `comparison`:
-    the stopped application's state and totals are judged.
+    state and totals of the stopped application are evaluated.
     """
 
     RESTORE = "restore"
@@ -44,7 +44,7 @@ class Phase(StrEnum):
 
 
 class RateFrom(StrEnum):
-    """Where the rate at which changelogs were read comes from.
+    """The source of the measured read rate of changelogs.
 
     `log`: counts and times of Kafka Streams' own lines on restoration. `offsets`: records of the
     restored changelogs over the time from the start of the process to RUNNING; the start of the
@@ -57,10 +57,11 @@ class RateFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PhaseMeasure:
-    """How long a phase took, and what it used.
+    """Duration and resource use of a phase.
 
-    `cpu_share` is the share of this machine's processors that were busy, whoever used them,
-    `io_wait_share` the share that waited for disks; None where the system does not tell.
+    `cpu_share` is the busy share of the processors of this machine, for all processes together.
+    `io_wait_share` is the share waiting for disks. Both are None if the system does not report
+    them.
     """
 
     phase: Phase
@@ -154,7 +155,7 @@ class EvaluatedRules:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended a drill before its end, in which phase."""
+    """The failure that ended a drill early, with its phase."""
 
     phase: Phase
     reason: str
@@ -207,7 +208,7 @@ class DrillReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the application came back with the right state, however long it took."""
+        """Whether the application recovered with the right state, regardless of the time."""
         return self.failure is None and not self.problems
 
     @property
@@ -217,7 +218,7 @@ class DrillReport:
 
     @property
     def total_s(self) -> float | None:
-        """From the begin of the restore to caught up; None when it never was."""
+        """Time from the start of the restore until caught up; None if it never caught up."""
         if self.application is None or self.application.to_caught_up_s is None:
             return None
         own = (Phase.START, Phase.CATCH_UP, Phase.COMPARISON)
@@ -226,20 +227,20 @@ class DrillReport:
 
     @property
     def reason(self) -> str:
-        """Why it did not pass, empty when it did."""
+        """Why the drill did not pass; empty if it passed."""
         if self.failure is not None:
             return self.failure.reason
         return " ".join(self.problems)
 
     def measure(self, phase: Phase) -> PhaseMeasure | None:
-        """What was measured of a phase, None when the drill did not come to it."""
+        """Return the measurement of a phase; None if the drill did not reach it."""
         return next((m for m in self.phases if m.phase is phase), None)
 
 
 def with_own_times(
     phases: Sequence[PhaseMeasure], application: ApplicationMeasure | None
 ) -> tuple[PhaseMeasure, ...]:
-    """The phases with the application's own times, which do not depend on when it was looked at."""
+    """Replace times of phases by those of the application, which do not depend on polling."""
     if application is None or application.to_running_s is None:
         return tuple(phases)
     running_s, caught_up_s = application.to_running_s, application.to_caught_up_s
@@ -278,7 +279,7 @@ class ObjectiveVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the application came back in the time that was declared."""
+        """Whether the application recovered within the declared objective."""
         return self.result is ObjectiveResult.MET
 
 
@@ -294,7 +295,7 @@ class Bottleneck:
 
 
 def objective_verdict(report: DrillReport) -> ObjectiveVerdict:
-    """Hold the time from the begin of the restore to caught up against the objective."""
+    """Compare the time from the start of the restore until caught up with the objective."""
     total_s, objective_s = report.total_s, report.objective_s
     if not report.passed or total_s is None:
         where = f" in phase {report.failure.phase}" if report.failure else ""
@@ -314,12 +315,12 @@ def objective_verdict(report: DrillReport) -> ObjectiveVerdict:
             f"The recovery took {total_s:.1f} s of {objective_s:g} s allowed.",
         )
     longest = longest_phase(report.phases)
-    told = f" Most of it, {longest.took_s:.1f} s, was phase {longest.phase}." if longest else ""
+    most = f" Most of it, {longest.took_s:.1f} s, was phase {longest.phase}." if longest else ""
     to_do = f" {_TO_DO[longest.phase]}" if longest else ""
     return ObjectiveVerdict(
         ObjectiveResult.MISSED,
         f"The recovery took {total_s:.1f} s, {total_s - objective_s:.1f} s more than the"
-        f" {objective_s:g} s allowed.{told}{to_do}",
+        f" {objective_s:g} s allowed.{most}{to_do}",
     )
 
 
@@ -330,39 +331,39 @@ def longest_phase(phases: Sequence[PhaseMeasure]) -> PhaseMeasure | None:
 
 
 def bottleneck(report: DrillReport) -> Bottleneck:
-    """What the longest phase waited for, as far as this machine shows it.
+    """Determine what the longest phase waited for, from measurements of this machine.
 
-    CPU that decodes records (serde) cannot be told from other CPU. The network is this machine's
-    own, so it is never named.
+    CPU time of serdes cannot be distinguished from other CPU time. The network is local to this
+    machine, so that it is never the bottleneck.
     """
     longest = longest_phase(report.phases)
     if longest is None:
         return Bottleneck("not measured", "the drill ended before its first phase")
-    told = f"phase {longest.phase} took longest, {longest.took_s:.1f} s"
+    phase = f"phase {longest.phase} took longest, {longest.took_s:.1f} s"
     if longest.cpu_share is None:
-        return Bottleneck("not measured", f"{told}; this system does not report its load")
+        return Bottleneck("not measured", f"{phase}; this system does not report its load")
     busy = f"this machine's processors were {longest.cpu_share:.0%} busy meanwhile"
     own = _own_cores(longest, report.application)
     used = "" if own is None else f", the application used {own:.2f} of them"
     if longest.io_wait_share is not None and longest.io_wait_share >= _DISK_IS_BUSY:
         return Bottleneck(
-            "disk", f"{told}; the processors waited {longest.io_wait_share:.0%} of it for disks"
+            "disk", f"{phase}; the processors waited {longest.io_wait_share:.0%} of it for disks"
         )
     if longest.cpu_share >= _CPU_IS_BUSY:
-        return Bottleneck("cpu", f"{told}; {busy}{used}")
+        return Bottleneck("cpu", f"{phase}; {busy}{used}")
     if own is not None and own >= _ONE_CORE_IS_BUSY:
         return Bottleneck(
-            "cpu", f"{told}; {busy}, and the application kept {own:.2f} of them busy by itself"
+            "cpu", f"{phase}; {busy}, and the application kept {own:.2f} of them busy by itself"
         )
     return Bottleneck(
         "waiting",
-        f"{told}; {busy}{used}, and disks were not waited for: the time went into starting"
-        " programs, rebalances, commits and answers of the broker",
+        f"{phase}; {busy}{used}, and the processors did not wait for disks: the time was spent on"
+        " program starts, rebalances, commits and requests to the broker",
     )
 
 
 def _own_cores(measure: PhaseMeasure, application: ApplicationMeasure | None) -> float | None:
-    """How many processors the application kept busy in a phase of its own."""
+    """Return the number of processors that the application used in its phases."""
     if application is None or measure.took_s <= 0:
         return None
     if measure.phase is Phase.START:
@@ -378,10 +379,10 @@ def state_problems(
     waiting: int,
     application: ApplicationMeasure | None,
 ) -> tuple[str, ...]:
-    """What is wrong with the state after catching up.
+    """Return problems of the state after catching up.
 
-    `waiting` records had not been processed at the point: they may change and delete keys. Where
-    none waited, nothing may have changed.
+    `waiting` records were unprocessed at the point and can change and delete keys. Without such
+    records, no key may have changed.
     """
     return tuple([*_compared(comparisons, waiting), *_restored(application)])
 
@@ -392,16 +393,16 @@ def _compared(comparisons: Iterable[StoreComparison], waiting: int) -> Iterator[
         if gone:
             yield (
                 f"{found.topic}: {gone:,} of {found.records_restored:,} restored records are gone"
-                " from the changelog. See who deletes records on the drill's cluster (retention,"
-                " compaction, DeleteRecords)."
+                " from the changelog. Find out what deletes records on the cluster of the drill"
+                " (retention, compaction, DeleteRecords)."
             )
         if waiting == 0 and found.moved:
             keys = f" (keys {', '.join(found.sample)})" if found.sample else ""
             yield (
-                f"{found.topic}: nothing was waiting for the application, but {found.changed:,}"
+                f"{found.topic}: the application had no unprocessed records, but {found.changed:,}"
                 f" keys changed, {found.added:,} are new and {found.deleted:,} are gone{keys}. The"
-                " application does not continue from this state as it should: see whether it reads"
-                " records twice, or acts by wall clock (punctuators)."
+                " application does not continue correctly from this state: check whether it reads"
+                " records twice, or changes state by wall-clock time (punctuators)."
             )
 
 
@@ -411,14 +412,14 @@ def _restored(application: ApplicationMeasure | None) -> Iterator[str]:
     found, expected = application.changelog_records, application.changelog_records_expected
     if found != expected:
         yield (
-            f"The application restored its stores from {found:,} records, its changelogs hold"
-            f" {expected:,}. Check that it starts with the empty state directory it is given"
-            " ({state_dir}) and has the topology that the backup was made of."
+            f"The application restored its stores from {found:,} records, but its changelogs"
+            f" contain {expected:,}. Check that it uses the empty state directory {{state_dir}} and"
+            " that its topology is that of the backup."
         )
 
 
 def rule_problems(rules: EvaluatedRules) -> tuple[str, ...]:
-    """Rules that do not hold; those that cannot be verified are a risk, no failure."""
+    """Return violated rules; rules that are not verifiable are a risk, not a failure."""
     return tuple(
         f"Rule {result.rule} does not hold {rules.when}: {result.explanation}"
         for result in rules.results
@@ -427,7 +428,7 @@ def rule_problems(rules: EvaluatedRules) -> tuple[str, ...]:
 
 
 def production_risks(report: DrillReport) -> tuple[str, ...]:
-    """What an operator should know before relying on this, from what was seen."""
+    """Return the risks for production that the drill has shown."""
     return tuple(_risks(report))
 
 
@@ -491,7 +492,7 @@ def report_document(report: DrillReport) -> dict[str, Any]:
 
 
 def summary(report: DrillReport) -> list[str]:
-    """The report in about ten lines, for people."""
+    """Summarize the report in about ten lines."""
     restored = report.restored
     lines = [
         f"Drill {report.drill_id} of {report.application_id}:"
@@ -519,8 +520,8 @@ def summary(report: DrillReport) -> list[str]:
     results = [result for rules in report.rules for result in rules.results]
     if results:
         outcomes = Counter(result.outcome.value.replace("_", " ") for result in results)
-        told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-        lines.append(f"Completeness rules: {told}.")
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+        lines.append(f"Completeness rules: {counts}.")
     if report.passed:
         lines.append(f"Bottleneck: {bottleneck(report)}.")
     risks = [risk for risk in production_risks(report) if risk not in lines]
@@ -557,7 +558,7 @@ def _restored_per_s(report: DrillReport) -> int | None:
 
 
 def _bends(lag: Sequence[LagSample]) -> list[LagSample]:
-    """Where the lag changed, thinned out; the first and the last always."""
+    """Select samples at which the lag changed, including the first and the last sample."""
     ends = zip(lag, lag[1:], lag[2:], strict=False)
     bends = [two for one, two, three in ends if not one.records == two.records == three.records]
     inner = bends[:: max(1, -(-len(bends) // _SAMPLES))]
@@ -696,7 +697,7 @@ REPORT: Final = Form(
         Value("lag", of=lambda report: _rows(report.lag), form=_SAMPLE),
     ),
 )
-"""What a drill found: the document `restoreDrill`, and the metadata of its asset."""
+"""Public form of a drill report: the document `restoreDrill`, and the metadata of its asset."""
 
 
 def stored_drill(report: DrillReport) -> StoredDrill:

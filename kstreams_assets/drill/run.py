@@ -1,4 +1,4 @@
-"""One restore drill from beginning to end; knows no Dagster."""
+"""A complete restore drill, independent of Dagster."""
 
 import logging
 import secrets
@@ -81,11 +81,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DrillRequest:
-    """Which recovery point is restored, and whether everything stays there afterwards.
+    """The recovery point to restore, and whether the cluster is kept afterwards.
 
-    The newest point that is enough unless `point_id`, or `as_of_ms` (epoch milliseconds; the newest
-    point that was complete then) says otherwise. With `keep` the local cluster, the state
-    directory and the application's log stay.
+    By default the newest sufficient point is restored. `point_id` or `as_of_ms` (epoch
+    milliseconds; the newest point complete at that time) select another one. `keep` keeps the local
+    cluster, the state directory and the log of the application.
     """
 
     point_id: str | None = None
@@ -148,14 +148,14 @@ def drill_place(
 def _remove_leftovers(settings: ApplicationSettings) -> None:
     """Remove clusters of drills that have ended, or were killed; kept ones stay.
 
-    Never raises: a drill's result must not be lost for what it leaves behind.
+    Never raises, so that the result of a drill is not lost.
     """
     try:
         for found in local_targets(settings):
             if found.name.startswith(_DRILL):
                 remove_local_target(settings, found.name)
     except (KStreamsAssetsError, OSError) as error:
-        _log.warning("What a drill left behind stays for now: %s", error)
+        _log.warning("The cluster of an earlier drill could not be removed: %s", error)
 
 
 def restored_of(
@@ -252,7 +252,7 @@ def _restoration(
             for partition, count in log.records.items()
             if partition.rpartition("-")[0] in expected
         )
-        # Less than one look of the log between the lines tells nothing about a rate.
+        # Lines within one poll of the log have no usable time difference.
         if log.restoration_s > 0:
             return records, records / log.restoration_s, RateFrom.LOG
     if not running_s or not in_all:
@@ -521,7 +521,7 @@ class _Attempt:
     restore_id: str | None = None
 
     def execute(self) -> DrillReport:
-        """Drill and judge; what goes wrong is in the report."""
+        """Run the drill and evaluate it; failures are in the report."""
         settings, drill_id = self.job.settings, self.report.drill_id
         try:
             with drill_place(settings, drill_id, keep=self.request.keep) as place:
@@ -531,7 +531,7 @@ class _Attempt:
         except _DrillEndedError as ended:
             self._update(failure=ended.failure)
         except (JarsMissingError, JavaNotFoundError, EngineError, SparkLostError):
-            raise  # of this machine, not of the application: no drill took place
+            raise  # a problem of this machine, not of the application: no drill took place
         except KStreamsAssetsError as error:
             self._update(failure=Failure(self.phase, str(error)))
         finally:
@@ -578,8 +578,8 @@ class _Attempt:
             if not records.passed:
                 first = "; ".join(str(problem) for problem in records.problems[:_FEW])
                 self._end(
-                    f"The restored topics do not match the backup: {first}. See who else writes to"
-                    " the drill's cluster, and whether files of the backup were changed."
+                    f"The restored topics do not match the backup: {first}. Check whether another"
+                    " program writes to the cluster of the drill, and verify the backup."
                 )
             if result.committed is None:
                 problems = [line for rules in self.report.rules for line in rule_problems(rules)]
@@ -600,11 +600,11 @@ class _Attempt:
 
     def _evaluate_after(self, cluster: KafkaCluster, restore: StoredRestore) -> None:
         before = [result for rules in self.report.rules for result in rules.results]
-        judged = [r.rule for r in before if r.outcome is not Outcome.NOT_VERIFIABLE]
-        if not judged:
+        evaluated = [r.rule for r in before if r.outcome is not Outcome.NOT_VERIFIABLE]
+        if not evaluated:
             return
         results = rules_after_catching_up(
-            self.job.settings, cluster, restore, rules=judged, spark=self.job.spark
+            self.job.settings, cluster, restore, rules=evaluated, spark=self.job.spark
         )
         rules = EvaluatedRules(after=True, results=results)
         self._update(
@@ -714,7 +714,7 @@ class _Attempt:
             self._update(phases=(*self.report.phases, measure))
 
     def _let_point_go(self) -> None:
-        """A restore that is not finished keeps its recovery point; a drill's cluster is gone."""
+        """Finish the restore of a removed cluster, so that its recovery point can expire."""
         if self.restore_id is None or self.report.kept is not None:
             return
         settings = self.job.settings

@@ -1,1 +1,1 @@
-"""What is declared of an application, compared with its cluster; each finding says what to do."""
+"""Comparison of the declaration of an application with its cluster; findings include remedies."""

@@ -1,4 +1,4 @@
-"""What is declared of an application, and what was found of it on its cluster. Pure."""
+"""The declaration of an application, and the facts from its cluster. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from kstreams_assets.offsets import TopicPartitionId
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it stands on the cluster.
+    """The present state of a topic on the cluster.
 
-    `replication_factor` and `in_sync` are the lowest of any partition; `lagging` are the partitions
-    of which a replica is not in sync. `configs` are all that hold for it, defaults included.
+    `replication_factor` and `in_sync` are the minimum of all partitions. `lagging` are partitions
+    with a replica that is not in sync. `configs` are the effective configs, including defaults.
     """
 
     name: str
@@ -25,26 +25,27 @@ class TopicState:
     lagging: tuple[int, ...] = ()
 
     def number(self, config: str, default: int) -> int:
-        """A config that is a number."""
+        """Return a numeric config."""
         return int(self.configs.get(config, default))
 
     @property
     def policies(self) -> frozenset[str]:
-        """What `cleanup.policy` says: `compact`, `delete`, both or neither."""
-        said = self.configs.get("cleanup.policy", "delete").split(",")
-        return frozenset(policy.strip() for policy in said if policy.strip())
+        """The policies in `cleanup.policy`: `compact`, `delete`, both or neither."""
+        policies = self.configs.get("cleanup.policy", "delete").split(",")
+        return frozenset(policy.strip() for policy in policies if policy.strip())
 
     @property
     def deletes(self) -> bool:
-        """Whether records go by age or size."""
+        """Whether Kafka deletes records by age or size."""
         limits = (self.number("retention.ms", -1), self.number("retention.bytes", -1))
         return "delete" in self.policies and limits != (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Where a partition that the application reads begins, ends (last stable offset) and how far
-    the group has committed, None where it has not.
+    """Log start, end (last stable offset) and committed offset of a partition that is read.
+
+    `committed` is None if the group has not committed an offset.
     """
 
     log_start: int
@@ -53,18 +54,18 @@ class PartitionState:
 
     @property
     def lag(self) -> int:
-        """Offsets that the application has not processed."""
+        """The number of unprocessed offsets."""
         return max(0, self.end - max(self.log_start, self.committed or 0))
 
     @property
     def lost(self) -> int:
-        """Offsets that Kafka deleted before the application had processed them."""
+        """The number of offsets that Kafka deleted before they were processed."""
         return 0 if self.committed is None else max(0, self.log_start - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
 class BackedUpRecords:
-    """What the newest windows hold of one partition."""
+    """Records of one partition in the newest windows."""
 
     records: int
     tombstones: int
@@ -82,12 +83,12 @@ class StoreRows:
 
 @dataclass(frozen=True, slots=True)
 class GovernanceFacts:
-    """Everything that is judged, as it was at `taken_at_ms` (epoch milliseconds).
+    """All facts for the checks at `taken_at_ms` (epoch milliseconds).
 
-    `topics` are those of the application that are there; `cluster_topics` all names that this user
-    may see. `reads` are the partitions of topics that the group reads; `committed_topics` those
-    that it has offsets of. `other_application_ids` are groups of the cluster whose ids begin like
-    the application's. `backed_up` is by partition, over the newest windows of each topic.
+    `topics` are existing topics of the application, `cluster_topics` all topics visible to this
+    user. `reads` are the partitions that the group reads, `committed_topics` the topics with
+    committed offsets. `other_application_ids` are groups whose ids start with that of the
+    application. `backed_up` covers the newest windows of each topic.
     """
 
     bootstrap_servers: str
@@ -100,16 +101,16 @@ class GovernanceFacts:
     committed_topics: frozenset[str] = frozenset()
     other_application_ids: frozenset[str] = frozenset()
     written_topics: frozenset[str] = frozenset()
-    """Topics that transactions of the application wrote, as far as that can be seen."""
+    """Topics that transactions of the application wrote, as far as known."""
     backed_up: Mapping[TopicPartitionId, BackedUpRecords] = field(default_factory=dict)
     store_rows: Mapping[str, StoreRows] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the facts are compared with: declaration, topology, formats, owners, objectives.
+    """The declaration of an application: topology, formats, owners, objectives.
 
-    `formats` has every store. `window_ms` is the length of a backup's window, None if not known;
+    `formats` has every store. `window_ms` is the length of a backup window, None if not known;
     `objective_s` (recovery point) and `recovery_time_s` are seconds.
     """
 
@@ -128,10 +129,10 @@ class Declared:
         return self.application.application_id
 
     def names(self, *roles: TopicRole) -> list[str]:
-        """The topics with one of these roles, in order."""
+        """Return the topics with one of these roles, in order."""
         return [topic.name for topic in self.application.topics if topic.roles & set(roles)]
 
     @property
     def internal(self) -> frozenset[str]:
-        """The topics that Kafka Streams itself makes."""
+        """The topics that Kafka Streams creates."""
         return frozenset(topic.name for topic in self.application.topics if topic.is_internal)

@@ -1,4 +1,4 @@
-"""All checks of an application's governance. Pure."""
+"""Governance checks of an application. Pure."""
 
 import difflib
 from collections import defaultdict
@@ -17,33 +17,33 @@ _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one check compared, what it found, and what it could not judge and why."""
+class Comparison:
+    """What one check compared, its findings, and what it could not evaluate with the reason."""
 
-    looked_at: str
+    compared: str
     findings: Iterable[Finding] = ()
-    not_judged: Iterable[str] = ()
+    not_evaluated: Iterable[str] = ()
 
 
 def set_configs(bootstrap_servers: str, topic: str, **configs: str | int) -> str:
-    """The command that sets configs of a topic; `_` in their names stands for a dot."""
-    said = ",".join(
+    """Return the command that sets configs of a topic; `_` in their names replaces a dot."""
+    assignments = ",".join(
         f"{name.replace('_', '.')}=" + (f"[{value}]" if "," in str(value) else str(value))
         for name, value in configs.items()
     )
     return (
         f"kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter --entity-type topics"
-        f" --entity-name {topic} --add-config {said}"
+        f" --entity-name {topic} --add-config {assignments}"
     )
 
 
 def delete_topic(bootstrap_servers: str, topic: str) -> str:
-    """The command that deletes a topic."""
+    """Return the command that deletes a topic."""
     return f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --delete --topic {topic}"
 
 
 def add_partitions(bootstrap_servers: str, topic: str, partitions: int) -> str:
-    """The command that gives a topic more partitions."""
+    """Return the command that adds partitions to a topic."""
     return (
         f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --alter --topic {topic}"
         f" --partitions {partitions}"
@@ -51,9 +51,9 @@ def add_partitions(bootstrap_servers: str, topic: str, partitions: int) -> str:
 
 
 def duration(milliseconds: int) -> str:
-    """Milliseconds, and in brackets the same in the largest unit that is not too coarse."""
+    """Format milliseconds, with the largest suitable unit in brackets."""
     if milliseconds < 0:
-        return "without end"
+        return "unlimited"
     for length, unit in _UNITS:
         if milliseconds >= length:
             return f"{milliseconds} ms ({milliseconds / length:.3g} {unit})"
@@ -61,11 +61,11 @@ def duration(milliseconds: int) -> str:
 
 
 _ALIKE = 0.6
-"""Names of stores that are at least so much alike are taken for a renamed store."""
+"""Minimum similarity of the names of a renamed store."""
 
 
-def internal_topics_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
-    """No repartition topic lacks, is left over, or is missing from the declaration."""
+def internal_topics_as_declared(facts: GovernanceFacts, declared: Declared) -> Comparison:
+    """Check for missing, surplus and undeclared repartition topics."""
     known = declared.names(TopicRole.REPARTITION)
     findings = [_missing_internal(topic) for topic in known if topic not in facts.topics]
     findings += [
@@ -74,25 +74,25 @@ def internal_topics_as_declared(facts: GovernanceFacts, declared: Declared) -> L
             "an internal topic that the topology text does not have",
             "only internal topics of the topology",
             "If the application repartitions there now, put its new Topology.describe() into the"
-            " topology file, and think about what the repartition costs; if nothing uses the topic"
-            f" any more, delete it: {delete_topic(facts.bootstrap_servers, topic)}; if it is"
-            " another application's, list it under not_mine.",
+            " topology file, and consider the cost of the repartition. If the topic is unused,"
+            f" delete it: {delete_topic(facts.bootstrap_servers, topic)}. If it belongs to another"
+            " application, list it under not_mine.",
         )
         for topic in _unexpected(facts, declared)
         if store_of(declared.application_id, topic) is None
     ]
     allowed = declared.governance.internal_topics
-    not_judged = []
+    not_evaluated = []
     if allowed is None:
-        not_judged.append("governance.internal_topics is not declared.")
+        not_evaluated.append("governance.internal_topics is not declared.")
     else:
         findings += _undeclared("internal topic", declared.internal, allowed, "internal_topics")
-    looked = f"Repartition topics as in the topology: {len(known)}."
-    return Look(looked, findings, not_judged)
+    compared = f"Repartition topics as in the topology: {len(known)}."
+    return Comparison(compared, findings, not_evaluated)
 
 
-def stores_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
-    """No changelog lacks or is left over; a renamed store is told once, with its likely names."""
+def stores_as_declared(facts: GovernanceFacts, declared: Declared) -> Comparison:
+    """Check for missing, surplus and renamed changelogs; a renamed store is reported once."""
     application_id = declared.application_id
     logs = {
         store.name: store.changelog
@@ -115,18 +115,18 @@ def stores_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
             missing.pop(former, None)
     findings += [_missing_store(store, log) for store, log in sorted(missing.items()) if log]
     allowed = declared.governance.stores
-    not_judged = []
+    not_evaluated = []
     if allowed is None:
-        not_judged.append("governance.stores is not declared.")
+        not_evaluated.append("governance.stores is not declared.")
     else:
         names = {store.name for store in declared.application.stores}
         findings += _undeclared("store", names, allowed, "stores")
-    looked = f"Changelogs as in the topology: {len(logs)}."
-    return Look(looked, findings, not_judged)
+    compared = f"Changelogs as in the topology: {len(logs)}."
+    return Comparison(compared, findings, not_evaluated)
 
 
-def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
-    """Inputs and outputs are there and declared; the group reads what the topology says."""
+def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> Comparison:
+    """Check that inputs and outputs exist and are declared, and that the group reads the inputs."""
     inputs = declared.names(TopicRole.INPUT, TopicRole.GLOBAL)
     outputs = declared.names(TopicRole.OUTPUT)
     findings = [
@@ -134,43 +134,43 @@ def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
             topic,
             "not on the cluster, or not visible to this user",
             f"a topic that the application {'reads' if topic in inputs else 'writes'}",
-            "Create it, or grant DESCRIBE on it; or correct the topology text.",
+            "Create it, grant DESCRIBE on it, or correct the topology text.",
         )
         for topic in sorted({*inputs, *outputs} - facts.topics.keys())
     ]
     findings += _not_read_by_topology(facts, declared)
     findings += _never_committed(facts, declared)
     findings += _written_undeclared(facts, declared)
-    not_judged = [f"{guess} {guess.remedy}" for guess in declared.application.guesses]
+    not_evaluated = [f"{guess} {guess.remedy}" for guess in declared.application.guesses]
     for what, names, allowed in (
         ("input", inputs, declared.governance.inputs),
         ("output", outputs, declared.governance.outputs),
     ):
         if allowed is None:
-            not_judged.append(f"governance.{what}s is not declared.")
+            not_evaluated.append(f"governance.{what}s is not declared.")
         else:
             findings += _undeclared(what, names, allowed, f"{what}s")
     if not facts.committed_topics:
-        not_judged.append(
-            f"group {declared.application_id} has committed nothing: what it reads is not known."
+        not_evaluated.append(
+            f"group {declared.application_id} has not committed offsets, so its inputs are unknown."
         )
-    looked = f"Inputs ({len(inputs)}) and outputs ({len(outputs)}) as in the topology."
+    compared = f"Inputs ({len(inputs)}) and outputs ({len(outputs)}) as in the topology."
     if not inputs and not outputs:
-        looked = NOTHING_COMPARED
-    return Look(looked, findings, not_judged)
+        compared = NOTHING_COMPARED
+    return Comparison(compared, findings, not_evaluated)
 
 
 def _not_read_by_topology(facts: GovernanceFacts, declared: Declared) -> Iterator[Finding]:
     known = set(declared.names(*TopicRole))
     ids = {declared.application_id, *facts.other_application_ids}
     for topic in sorted(facts.committed_topics - known - declared.application.not_mine):
-        if owner_of(topic, ids) != declared.application_id:  # else the other checks tell it
+        if owner_of(topic, ids) != declared.application_id:  # else other checks report it
             yield Finding(
                 topic,
                 f"group {declared.application_id} has committed offsets of it",
                 "offsets only of topics that the topology reads",
                 "If the application reads it, put its new Topology.describe() into the topology"
-                " file (until then, backups do not contain the topic). If it no longer does,"
+                " file (until then, backups do not contain the topic). If it no longer reads it,"
                 " delete these offsets: kafka-consumer-groups.sh --bootstrap-server"
                 f" {facts.bootstrap_servers} --group {declared.application_id} --delete-offsets"
                 f" --topic {topic}.",
@@ -178,22 +178,22 @@ def _not_read_by_topology(facts: GovernanceFacts, declared: Declared) -> Iterato
 
 
 def _written_undeclared(facts: GovernanceFacts, declared: Declared) -> Iterator[Finding]:
-    """Outputs that no text and no declaration has: dead letter queues, sinks that pick topics."""
+    """Yield undeclared outputs, such as dead letter queues and topics chosen at run time."""
     ids = {declared.application_id, *facts.other_application_ids}
     known = {*declared.names(*TopicRole)} | declared.application.not_mine | BROKER_TOPICS
     for topic in sorted(facts.written_topics - known):
-        if owner_of(topic, ids) is None:  # else the other checks tell it
+        if owner_of(topic, ids) is None:  # else other checks report it
             yield Finding(
                 topic,
-                "the application's transactions wrote it",
-                "only topics that the topology or the declaration says it writes",
+                "transactions of the application wrote to it",
+                "only outputs in the topology or in the declaration",
                 "Add it to outputs in the YAML (until then, backups and restores do not contain"
                 " the topic), or list it under not_mine if the application does not need it.",
             )
 
 
 def _never_committed(facts: GovernanceFacts, declared: Declared) -> Iterator[Finding]:
-    """Of a topic with records, while the group commits others: the application does not read it."""
+    """Yield inputs with records but without committed offsets, while others are committed."""
     if not facts.committed_topics:
         return
     for topic in declared.names(TopicRole.INPUT):
@@ -206,12 +206,12 @@ def _never_committed(facts: GovernanceFacts, declared: Declared) -> Iterator[Fin
                 " records",
                 "committed offsets, as of an input",
                 "If the application does not read it, put its new Topology.describe() into the"
-                " topology file; otherwise look into its log for why it does not get there.",
+                " topology file. Otherwise look for the reason in the log of the application.",
             )
 
 
 def _unexpected(facts: GovernanceFacts, declared: Declared) -> list[str]:
-    """Topics that by their names are the application's, which the topology does not have."""
+    """Return topics with names of the application that the topology does not contain."""
     return sorted(
         declared.application.undeclared_internal(
             facts.cluster_topics, others=facts.other_application_ids
@@ -224,7 +224,7 @@ def _changelogs(declared: Declared) -> list[str]:
 
 
 def _former(store: str, missing: Collection[str], stores: Collection[str]) -> str | None:
-    """The store that likely was renamed to this: a missing one first, else one of a like name."""
+    """Return the likely former name of a store: the missing one, else a similar name."""
     if len(missing) == 1:
         return next(iter(missing))
     for names in (missing, stores):
@@ -241,9 +241,9 @@ def _renamed(facts: GovernanceFacts, store: str, topic: str, former: str, *, gon
         f"store {former} was likely renamed to {store}: the topology text does not have the"
         f" changelog {topic}, and that of {former} {left}",
         f"store {former}",
-        "A store under a new name begins empty. Stop the application, give the store its former"
+        "A store under a new name starts empty. Stop the application, give the store its former"
         f' name (Materialized.as("{former}")) and delete the new changelog'
-        f" ({delete_topic(facts.bootstrap_servers, topic)}); or, if the new name is meant, put the"
+        f" ({delete_topic(facts.bootstrap_servers, topic)}). If the new name is intended, put the"
         " new Topology.describe() into the topology file, and rebuild the store from the inputs.",
     )
 
@@ -253,10 +253,10 @@ def _surplus_store(facts: GovernanceFacts, store: str, topic: str) -> Finding:
         store,
         f"a changelog ({topic}) of a store that the topology text does not have",
         "only changelogs of the topology's stores",
-        "If the application has the store, put its new Topology.describe() into the topology file;"
-        " if the changelog is left over, delete it:"
-        f" {delete_topic(facts.bootstrap_servers, topic)}; if it is another application's, list it"
-        " under not_mine.",
+        "If the application has the store, put its new Topology.describe() into the topology file."
+        " If the changelog is unused, delete it:"
+        f" {delete_topic(facts.bootstrap_servers, topic)}. If it belongs to another application,"
+        " list it under not_mine.",
     )
 
 
@@ -265,9 +265,10 @@ def _missing_store(store: str, changelog: str) -> Finding:
         store,
         f"its changelog {changelog} is not on the cluster, or not visible to this user",
         f"a changelog {changelog}",
-        "If the application never ran here, start it once; if the store has no changelog, declare"
-        f" it (stores.{store}.logging_disabled or source_topic); grant DESCRIBE on the topic; if"
-        " somebody deleted it, the state is lost with the next restart: restore the application.",
+        "If the application never ran here, start it once. If the store has no changelog, declare"
+        f" that (stores.{store}.logging_disabled or source_topic). If the topic exists, grant"
+        " DESCRIBE on it. If it was deleted, the next restart loses the state: restore the"
+        " application.",
     )
 
 
@@ -276,8 +277,8 @@ def _missing_internal(topic: str) -> Finding:
         topic,
         "not on the cluster, or not visible to this user",
         "an internal topic of the topology",
-        "If the application never ran here, start it once; if the topology has changed, put its new"
-        " Topology.describe() into the topology file; grant DESCRIBE on the topic.",
+        "If the application never ran here, start it once. If the topology has changed, put its new"
+        " Topology.describe() into the topology file. If the topic exists, grant DESCRIBE on it.",
     )
 
 
@@ -287,14 +288,13 @@ def _undeclared(
     for name in sorted(set(names) - set(allowed)):
         yield Finding(
             name,
-            f"the topology has this {what}, the declaration has not",
+            f"the topology has this {what}, but the declaration does not",
             f"one of {', '.join(sorted(allowed)) or 'none'}",
-            f"If it is meant to be there, add it to governance.{setting}; otherwise change the"
-            " application.",
+            f"If it is intended, add it to governance.{setting}. Otherwise change the application.",
         )
 
 
-def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> Look:
+def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """Declared counts, co-partitioned topics, changelogs and repartition topics.
 
     The rules are those of `RepartitionTopics` and `ChangelogTopics` of Kafka Streams 4.x: a
@@ -319,25 +319,25 @@ def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> Look:
     for topic in declared.application.topics:
         if topic.name in counts and topic.name not in said and topic.name not in unclear:
             findings += _internal(facts, declared, topic, counts)
-    return Look(
+    return Comparison(
         f"Topics: {len(counts)}; groups of them that meet in one store:"
         f" {len(declared.application.copartitioned)}.",
         findings,
-        _not_judged(declared),
+        _not_evaluated(declared),
     )
 
 
-def _not_judged(declared: Declared) -> Iterator[str]:
+def _not_evaluated(declared: Declared) -> Iterator[str]:
     if not declared.governance.partitions:
         yield "governance.partitions is not declared."
     if declared.internal and not any(t.subtopologies for t in declared.application.topics):
-        yield "which topics belong together: there is no text of Topology.describe()."
+        yield "co-partitioned topics are unknown without a text of Topology.describe()."
 
 
 def _apart(
     facts: GovernanceFacts, declared: Declared, counts: dict[str, int]
 ) -> Iterator[tuple[Finding, frozenset[str]]]:
-    """Groups whose topics that users make differ: Kafka Streams cannot put that right."""
+    """Yield co-partitioned groups whose user topics differ, which Kafka Streams cannot correct."""
     for group in declared.application.copartitioned:
         made = {t: counts[t] for t in sorted(group - declared.internal) if t in counts}
         if len(set(made.values())) < 2:
@@ -382,7 +382,7 @@ def _internal(
 
 
 def _needed(declared: Declared, topic: AppTopic, counts: dict[str, int]) -> dict[str, int]:
-    """The topics that decide how many partitions an internal topic needs, with their counts."""
+    """Return the topics that determine the partition count of an internal topic, with counts."""
     if topic.roles.is_changelog:
         return _read_by(declared, topic.subtopologies, counts)
     for group in declared.application.copartitioned:
@@ -401,12 +401,12 @@ def _needed(declared: Declared, topic: AppTopic, counts: dict[str, int]) -> dict
 def _read_by(
     declared: Declared, subtopologies: Iterable[int], counts: dict[str, int]
 ) -> dict[str, int]:
-    wanted = set(subtopologies)
+    readers = set(subtopologies)
     return {
         topic.name: counts[topic.name]
         for topic in declared.application.topics
         if topic.roles.is_read_by_group
-        and set(topic.subtopologies) & wanted
+        and set(topic.subtopologies) & readers
         and topic.name in counts
     }
 
@@ -438,10 +438,10 @@ _POLICIES: Final = {
     StoreKind.SESSION: _BOTH,
     StoreKind.JOIN_WINDOW: _DELETE,
 }
-"""What Kafka Streams gives changelogs (`*ChangelogTopicConfig` of 4.x); all others are compact."""
+"""Policies of changelogs in Kafka Streams (`*ChangelogTopicConfig` of 4.x); others are compact."""
 
 
-def changelogs_replicated(facts: GovernanceFacts, declared: Declared) -> Look:
+def changelogs_replicated(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """Replication factor, min.insync.replicas and replicas in sync of the internal topics."""
     topics = [facts.topics[name] for name in sorted(declared.internal & facts.topics.keys())]
     findings = [
@@ -453,14 +453,14 @@ def changelogs_replicated(facts: GovernanceFacts, declared: Declared) -> Look:
             *_out_of_sync(topic),
         )
     ]
-    not_judged = []
+    not_evaluated = []
     if declared.governance.replication_factor is None and facts.brokers < _REPLICAS:
-        not_judged.append(
+        not_evaluated.append(
             f"governance.replication_factor is not declared, and the cluster has {facts.brokers}"
             " broker(s)."
         )
-    looked = f"Internal topics: {len(topics)}; brokers: {facts.brokers}."
-    return Look(looked, findings, not_judged)
+    compared = f"Internal topics: {len(topics)}; brokers: {facts.brokers}."
+    return Comparison(compared, findings, not_evaluated)
 
 
 def _too_few_replicas(
@@ -524,15 +524,15 @@ def _out_of_sync(topic: TopicState) -> Iterator[Finding]:
             f" {topic.replication_factor} replicas in sync"
             + (", so that writes are refused" if refused else ""),
             "every replica in sync",
-            "Find out which broker is down or slow, and bring it back.",
+            "Find the broker that is down or slow, and repair it.",
             Severity.ERROR if refused else Severity.WARN,
         )
 
 
-def cleanup_policies_fit(facts: GovernanceFacts, declared: Declared) -> Look:
+def cleanup_policies_fit(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """cleanup.policy of changelogs by kind of store, of tables' sources, of repartition topics."""
     findings: list[Finding] = []
-    not_judged: list[str] = []
+    not_evaluated: list[str] = []
     for topic in declared.application.topics:
         state = facts.topics.get(topic.name)
         if state is None:
@@ -546,9 +546,11 @@ def cleanup_policies_fit(facts: GovernanceFacts, declared: Declared) -> Look:
         elif topic.roles.is_changelog:
             findings += _changelog(facts, declared, topic, state)
             if any(declared.formats[s].undeclared for s in topic.stores if s in declared.formats):
-                not_judged.append(f"the kind of store {', '.join(topic.stores)} is not declared.")
-    looked = f"Topics: {len(facts.topics)}."
-    return Look(looked, findings, not_judged)
+                not_evaluated.append(
+                    f"the kind of store {', '.join(topic.stores)} is not declared."
+                )
+    compared = f"Topics: {len(facts.topics)}."
+    return Comparison(compared, findings, not_evaluated)
 
 
 def _repartition(facts: GovernanceFacts, topic: TopicState) -> Iterator[Finding]:
@@ -577,7 +579,7 @@ def _source_of_a_table(facts: GovernanceFacts, topic: TopicState) -> Iterator[Fi
     if "compact" in topic.policies and not topic.deletes:
         return
     if not topic.deletes and "delete" in topic.policies:
-        return  # nothing is ever removed
+        return  # Kafka never removes records
     yield Finding(
         topic.name,
         f"cleanup.policy {_said(topic)} with retention.ms"
@@ -652,12 +654,12 @@ def _said(topic: TopicState) -> str:
 _EXPIRING: Final = (StoreKind.WINDOW, StoreKind.SESSION, StoreKind.JOIN_WINDOW)
 _INPUTS: Final = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 _DAY_MS: Final = 86_400_000
-"""What Kafka Streams adds by default (`windowstore.changelog.additional.retention.ms`)."""
+"""Default of `windowstore.changelog.additional.retention.ms` in Kafka Streams."""
 _WINDOWS: Final = 2
-"""A backup reads a window when it has closed, and has as long again for it."""
+"""A backup reads a window after it has closed, within the length of another window."""
 
 
-def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> Look:
+def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """Retention of window changelogs against their stores, of all topics against the backup.
 
     What is written to a changelog may be as old as the store's retention, and has to be there until
@@ -665,25 +667,25 @@ def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> Look
     """
     delay_ms = _WINDOWS * (declared.window_ms or 0)
     findings: list[Finding] = []
-    not_judged: list[str] = []
+    not_evaluated: list[str] = []
     for topic in declared.application.topics:
         state = facts.topics.get(topic.name)
         if state is None or topic.roles.is_repartition:
             continue
         expiring = _expiring(declared, topic)
         unknown = [store for store, retention in expiring.items() if retention is None]
-        not_judged += [f"retention_ms of store {store} is not declared." for store in unknown]
+        not_evaluated += [f"retention_ms of store {store} is not declared." for store in unknown]
         store_ms = max((ms for ms in expiring.values() if ms is not None), default=0)
         if expiring and not unknown:
             findings += _shorter_than_store(facts, state, store_ms, delay_ms)
         elif topic.name in declared.backed_up_topics and not _kept_for_rebuild(declared, topic):
             findings += _shorter_than_backup(facts, state, delay_ms)
     if declared.window_ms is None:
-        not_judged.append("no window has closed yet: its length is not known.")
-    looked = (
+        not_evaluated.append("no window has closed yet: its length is not known.")
+    compared = (
         f"Topics: {len(facts.topics)}; a backup may come {duration(delay_ms)} after a window began."
     )
-    return Look(looked, findings, not_judged)
+    return Comparison(compared, findings, not_evaluated)
 
 
 def _expiring(declared: Declared, topic: AppTopic) -> dict[str, int | None]:
@@ -698,7 +700,7 @@ def _expiring(declared: Declared, topic: AppTopic) -> dict[str, int | None]:
 
 
 def _kept_for_rebuild(declared: Declared, topic: AppTopic) -> bool:
-    """Whether `inputs_kept_for_rebuild` judges it: one deviation turns one check red."""
+    """Whether `inputs_kept_for_rebuild` checks the topic; one deviation turns one check red."""
     return declared.governance.rebuild_ms is not None and topic.roles.is_source
 
 
@@ -736,16 +738,16 @@ def _shorter_than_backup(
     )
 
 
-def inputs_kept_for_rebuild(facts: GovernanceFacts, declared: Declared) -> Look:
+def inputs_kept_for_rebuild(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """Retention of inputs against how far back a rebuild needs them."""
     rebuild_ms = declared.governance.rebuild_ms
     if rebuild_ms is None:
-        return Look(NOTHING_COMPARED, (), ["governance.rebuild_hours is not declared."])
+        return Comparison(NOTHING_COMPARED, (), ["governance.rebuild_hours is not declared."])
     needed_ms = max(rebuild_ms, _WINDOWS * (declared.window_ms or 0))
     topics = [facts.topics[topic] for topic in declared.names(*_INPUTS) if topic in facts.topics]
     findings = [finding for topic in topics for finding in _forgets(facts, topic, needed_ms)]
-    looked = f"Inputs: {len(topics)}, {duration(needed_ms)} back." if topics else NOTHING_COMPARED
-    return Look(looked, findings)
+    compared = f"Inputs: {len(topics)}, {duration(needed_ms)} back." if topics else NOTHING_COMPARED
+    return Comparison(compared, findings)
 
 
 def _forgets(facts: GovernanceFacts, topic: TopicState, needed_ms: int) -> Iterator[Finding]:
@@ -772,20 +774,20 @@ def _forgets(facts: GovernanceFacts, topic: TopicState, needed_ms: int) -> Itera
 
 
 def _kept_ms(topic: TopicState) -> int | None:
-    """How long records stay at least, None for ever (but for compaction and limits by size)."""
+    """Return the minimum retention, None if unlimited (apart from compaction and size limits)."""
     kept_ms = topic.number("retention.ms", -1)
     return kept_ms if "delete" in topic.policies and kept_ms >= 0 else None
 
 
 _ENOUGH: Final = 100
-"""Of fewer records or rows shares say nothing."""
+"""Minimum number of records or rows for a meaningful share."""
 
 
-def tombstone_share(facts: GovernanceFacts, declared: Declared) -> Look:
+def tombstone_share(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """Tombstones among the backed-up records of changelogs."""
     limit = declared.governance.limits.max_tombstone_share
     if limit is None:
-        return Look(NOTHING_COMPARED, (), ["governance.limits.max_tombstone_share is off."])
+        return Comparison(NOTHING_COMPARED, (), ["governance.limits.max_tombstone_share is off."])
     shares: dict[str, float] = {}
     for topic in declared.names(TopicRole.CHANGELOG):
         parts = [found for part, found in facts.backed_up.items() if part.topic == topic]
@@ -797,26 +799,26 @@ def tombstone_share(facts: GovernanceFacts, declared: Declared) -> Look:
             topic,
             f"{share:.1%} of the records in the newest windows are tombstones",
             f"at most {limit:.1%}",
-            "Find out what deletes so many keys. Until then let compaction come sooner, so that a"
-            " restore reads fewer of them:"
-            f" {set_configs(facts.bootstrap_servers, topic, min_cleanable_dirty_ratio='0.1')};"
-            " raise governance.limits.max_tombstone_share if the application is made so.",
+            "Find out what deletes so many keys. Until then, run compaction earlier, so that a"
+            " restore reads fewer tombstones:"
+            f" {set_configs(facts.bootstrap_servers, topic, min_cleanable_dirty_ratio='0.1')}."
+            " If the share is intended, increase governance.limits.max_tombstone_share.",
             Severity.WARN,
         )
         for topic, share in sorted(shares.items())
         if share > limit
     ]
-    not_judged = [] if shares else [f"no changelog has {_ENOUGH} records in the newest windows."]
+    not_evaluated = [] if shares else [f"no changelog has {_ENOUGH} records in the newest windows."]
     highest = max(shares.values(), default=0.0)
-    looked = f"Changelogs: {len(shares)}; at most {highest:.1%} of their records are tombstones."
-    return Look(looked if shares else NOTHING_COMPARED, findings, not_judged)
+    compared = f"Changelogs: {len(shares)}; at most {highest:.1%} of their records are tombstones."
+    return Comparison(compared if shares else NOTHING_COMPARED, findings, not_evaluated)
 
 
-def store_growth(facts: GovernanceFacts, declared: Declared) -> Look:
+def store_growth(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """Rows of each store in its newest snapshot against those in the one before."""
     limit = declared.governance.limits.max_store_growth
     if limit is None:
-        return Look(
+        return Comparison(
             NOTHING_COMPARED,
             (),
             ["governance.limits.max_store_growth is not declared."],
@@ -833,19 +835,21 @@ def store_growth(facts: GovernanceFacts, declared: Declared) -> Look:
             f" {facts.store_rows[store].before_window}, {facts.store_rows[store].rows:,} in"
             f" {facts.store_rows[store].window}: {share:+.1%}",
             f"at most {limit:+.1%}",
-            "Look at the newest keys (kstreams-assets state); give the store windows or delete keys"
-            " that end; plan disk and restore time for the growth, or raise"
-            " governance.limits.max_store_growth.",
+            "Look at the newest keys (kstreams-assets state). Use windows in the store, or delete"
+            " keys that are not needed any more. Otherwise plan disk and restore time for the"
+            " growth, or increase governance.limits.max_store_growth.",
             Severity.WARN,
         )
         for store, share in sorted(grown.items())
         if share > limit
     ]
-    not_judged = [] if grown else [f"no store has two snapshots with {_ENOUGH} rows."]
-    return Look(f"Stores: {len(grown)}." if grown else NOTHING_COMPARED, findings, not_judged)
+    not_evaluated = [] if grown else [f"no store has two snapshots with {_ENOUGH} rows."]
+    return Comparison(
+        f"Stores: {len(grown)}." if grown else NOTHING_COMPARED, findings, not_evaluated
+    )
 
 
-def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> Look:
+def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """Lag of each topic that the group reads; what was deleted unprocessed always counts."""
     limit = declared.governance.limits.max_lag_records
     lags = lags_of(facts)
@@ -856,25 +860,25 @@ def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> Look:
                 topic,
                 f"the application is {lag:,} offsets behind",
                 f"at most {limit:,}",
-                "Look whether it runs and into its log; add instances or threads up to the number"
-                " of partitions, or find what slows it down.",
+                "Check that the application runs, and read its log. Add instances or threads, up to"
+                " the number of partitions, or find the cause of the delay.",
                 Severity.WARN,
             )
             for topic, lag in sorted(lags.items())
             if lag > limit
         ]
-    not_judged = []
+    not_evaluated = []
     if limit is None:
-        not_judged.append("governance.limits.max_lag_records is not declared.")
+        not_evaluated.append("governance.limits.max_lag_records is not declared.")
     elif not facts.committed_topics:
-        not_judged.append(f"group {declared.application_id} has committed nothing.")
+        not_evaluated.append(f"group {declared.application_id} has not committed offsets.")
     furthest = max(lags.values(), default=0)
-    looked = f"Topics: {len(lags)}; the application is at most {furthest:,} offsets behind."
-    return Look(looked if lags else NOTHING_COMPARED, findings, not_judged)
+    compared = f"Topics: {len(lags)}; the application is at most {furthest:,} offsets behind."
+    return Comparison(compared if lags else NOTHING_COMPARED, findings, not_evaluated)
 
 
 def lags_of(facts: GovernanceFacts) -> Mapping[str, int]:
-    """Offsets of each topic that the group reads which the application has not processed."""
+    """Return the number of unprocessed offsets of each topic that the group reads."""
     lags: defaultdict[str, int] = defaultdict(int)
     for partition, state in facts.reads.items():
         lags[partition.topic] += state.lag
@@ -892,18 +896,18 @@ def _lost(facts: GovernanceFacts) -> Iterator[Finding]:
         yield Finding(
             topic,
             f"deleted before the application had processed them ({'; '.join(ranges)})",
-            "that retention is longer than the application is ever behind",
-            "Restore these records from the backups before the application goes on (it resets or"
-            " skips them silently); raise retention.ms, and let a limit on lag warn before.",
+            "a retention that is longer than the lag of the application",
+            "Restore these records from the backups before the application continues; it resets or"
+            " skips them silently. Increase retention.ms, and set a limit for the lag.",
         )
 
 
-def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> Look:
+def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> Comparison:
     """The largest share of a partition in what each topic that the group reads got."""
     limit = declared.governance.limits.max_partition_share
     if limit is None:
         text = "governance.limits.max_partition_share is not declared."
-        return Look(NOTHING_COMPARED, (), [text])
+        return Comparison(NOTHING_COMPARED, (), [text])
     shares: dict[str, tuple[float, int]] = {}
     for topic in declared.names(TopicRole.INPUT, TopicRole.REPARTITION):
         counts = _records(facts, topic)
@@ -917,19 +921,21 @@ def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> Look:
             f"partition {partition} gets {share:.1%} of the records",
             f"at most {limit:.1%}",
             "One task does most of the work. Find the key (kstreams-assets state, or count keys in"
-            " the backup); choose a key that spreads, or split the hot one (key#0 ... key#n) and"
-            " put its parts together in a second step.",
+            " the backup). Choose keys with a more even distribution, or split the hot key (key#0"
+            " ... key#n) and combine its parts in a second step.",
             Severity.WARN,
         )
         for topic, (share, partition) in sorted(shares.items())
         if share > limit
     ]
-    not_judged = [] if shares else [f"no topic with several partitions has {_ENOUGH} records."]
-    return Look(f"Topics: {len(shares)}." if shares else NOTHING_COMPARED, findings, not_judged)
+    not_evaluated = [] if shares else [f"no topic with several partitions has {_ENOUGH} records."]
+    return Comparison(
+        f"Topics: {len(shares)}." if shares else NOTHING_COMPARED, findings, not_evaluated
+    )
 
 
 def _records(facts: GovernanceFacts, topic: str) -> dict[int, int]:
-    """Records by partition: of the newest windows, or without a backup of what the log holds."""
+    """Return records by partition: in the newest windows, or without a backup in the log."""
     stored = {p.partition: f.records for p, f in facts.backed_up.items() if p.topic == topic}
     if sum(stored.values()) >= _ENOUGH:
         return stored
@@ -940,46 +946,47 @@ def _records(facts: GovernanceFacts, topic: str) -> dict[int, int]:
     }
 
 
-def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) -> Look:
-    """Somebody owns the application, and says what a recovery must reach."""
+def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) -> Comparison:
+    """Check that the application has an owner and a recovery objective."""
     findings = []
     if not declared.owners:
         findings.append(
             Finding(
                 declared.application_id,
                 "no owner",
-                "somebody who answers for it",
+                "a responsible person or team",
                 "Add owners to the YAML, for example owners: [team:orders].",
                 Severity.WARN,
             )
         )
-    said = {
+    objectives = {
         "recovery_points.objective_seconds": declared.objective_s,
         "drill.objective_seconds": declared.recovery_time_s,
     }
-    absent = [name for name, value in said.items() if value is None]
-    if len(absent) == len(said):
+    absent = [name for name, value in objectives.items() if value is None]
+    if len(absent) == len(objectives):
         findings.append(
             Finding(
                 declared.application_id,
                 "no recovery objective",
-                "how much may be lost, or how long a recovery may take",
-                f"Add {' and '.join(said)} to the YAML.",
+                "the maximum data loss, or the maximum recovery time",
+                f"Add {' and '.join(objectives)} to the YAML.",
                 Severity.WARN,
             )
         )
         absent = []
-    told = [f"{name} {value:g}" for name, value in said.items() if value is not None]
-    return Look(
-        f"Owners: {', '.join(declared.owners) or 'none'}; objectives: {', '.join(told) or 'none'}.",
+    texts = [f"{name} {value:g}" for name, value in objectives.items() if value is not None]
+    return Comparison(
+        f"Owners: {', '.join(declared.owners) or 'none'};"
+        f" objectives: {', '.join(texts) or 'none'}.",
         findings,
         [f"{name} is not declared." for name in absent],
     )
 
 
-Judge = Callable[[GovernanceFacts, Declared], Look]
+Check = Callable[[GovernanceFacts, Declared], Comparison]
 
-_TABLE: Final[tuple[tuple[Judge, str], ...]] = (
+_TABLE: Final[tuple[tuple[Check, str], ...]] = (
     (
         internal_topics_as_declared,
         "The repartition and subscription topics on the cluster are exactly the declared ones and"
@@ -1052,18 +1059,18 @@ _TABLE: Final[tuple[tuple[Judge, str], ...]] = (
 )
 
 CHECKS: Final[Mapping[str, str]] = {one.__name__: claim for one, claim in _TABLE}
-"""Every check and what it claims, in the order in which they are shown."""
+"""Every check and its claim, in display order."""
 
 
-def judge(facts: GovernanceFacts, declared: Declared) -> tuple[Evaluation, ...]:
-    """Every check, in the order of `CHECKS`."""
+def evaluate(facts: GovernanceFacts, declared: Declared) -> tuple[Evaluation, ...]:
+    """Evaluate every check, in the order of `CHECKS`."""
     return tuple(_evaluated(one.__name__, one(facts, declared)) for one, _ in _TABLE)
 
 
-def _evaluated(check: str, look: Look) -> Evaluation:
+def _evaluated(check: str, comparison: Comparison) -> Evaluation:
     return evaluation_of(
         check,
-        look.looked_at,
-        sorted(look.findings, key=lambda f: (f.severity is Severity.WARN, f.subject)),
-        look.not_judged,
+        comparison.compared,
+        sorted(comparison.findings, key=lambda f: (f.severity is Severity.WARN, f.subject)),
+        comparison.not_evaluated,
     )

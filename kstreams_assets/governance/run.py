@@ -1,4 +1,4 @@
-"""Looks at an application's cluster, judges it, and writes down what was found."""
+"""Gathers facts from the cluster of an application, evaluates them, and stores the findings."""
 
 import time
 from collections import defaultdict
@@ -21,7 +21,7 @@ from kstreams_assets.governance.facts import (
     StoreRows,
     TopicState,
 )
-from kstreams_assets.governance.judge import judge
+from kstreams_assets.governance.judge import evaluate
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.metadata import Replicas
@@ -33,16 +33,17 @@ from kstreams_assets.settings import ApplicationSettings
 
 _LOG_TIMEOUT_S: Final = 15.0
 _NEWEST_WINDOWS: Final = 24
-"""So many windows of each topic are looked at for shares."""
+"""Number of windows per topic for shares of tombstones and partitions."""
 
 
 def gather(settings: ApplicationSettings, cluster: KafkaCluster) -> GovernanceFacts:
-    """The facts as they are now. Needs DESCRIBE and DESCRIBE_CONFIGS on the topics, DESCRIBE on the
-    group.
+    """Gather the present facts.
+
+    This requires DESCRIBE and DESCRIBE_CONFIGS on the topics, and DESCRIBE on the group.
 
     Raises:
         ClusterUnavailableError: No broker answered in time.
-        AuthorizationFailedError: A right is missing; it names the topics or the group.
+        AuthorizationFailedError: A permission is missing; the error names the topics or the group.
         UnstableGroupOffsetsError: A transaction of the application stays undecided.
     """
     application = settings.application
@@ -57,7 +58,8 @@ def gather(settings: ApplicationSettings, cluster: KafkaCluster) -> GovernanceFa
         if topic.name in topics and topic.roles & {TopicRole.INPUT, TopicRole.REPARTITION}
         for number in range(topics[topic.name].partitions)
     ]
-    # The start before the offset: an application deletes from repartition topics what it has done.
+    # Read the start before the offset, because an application deletes processed records from
+    # repartition topics.
     starts = cluster.log_start_offsets(reads)
     committed = cluster.group_offsets(application.application_id)
     ends = cluster.last_stable_offsets(reads)
@@ -96,9 +98,9 @@ def gather(settings: ApplicationSettings, cluster: KafkaCluster) -> GovernanceFa
 def _others(
     cluster: KafkaCluster, application_id: str, there: Iterable[str], mine: Collection[str]
 ) -> frozenset[str]:
-    """Groups whose ids begin like the application's, if topics are there that may be theirs.
+    """Return groups whose ids start with the application id, if such internal topics exist.
 
-    Without such a topic nobody is asked: the answer needs every broker, and one may be down.
+    Without such a topic no broker is asked: the list requires all brokers, and one may be down.
     """
     if not any(is_internal_name(application_id, topic) for topic in there if topic not in mine):
         return frozenset()
@@ -122,7 +124,7 @@ def _state(
 def backed_up(
     settings: ApplicationSettings, topics: Collection[str]
 ) -> dict[TopicPartitionId, BackedUpRecords]:
-    """Records and tombstones of each partition in the newest windows that the ledger has."""
+    """Return records and tombstones of each partition in the newest windows of the ledger."""
     columns = ["window_end_ms", "topic", "partition", "records", "tombstones"]
     ledger = Repository.open(settings).ledger
     rows = ledger.span_rows(topics, columns=columns)
@@ -142,7 +144,7 @@ def backed_up(
 
 
 def store_rows(settings: ApplicationSettings) -> dict[str, StoreRows]:
-    """Of each store, its two newest snapshots."""
+    """Return the rows of the two newest snapshots of each store."""
     rows: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     for snapshot in Repository.open(settings).snapshots.of():
         rows[snapshot.store].append((snapshot.window.key, snapshot.rows))
@@ -154,13 +156,13 @@ def store_rows(settings: ApplicationSettings) -> dict[str, StoreRows]:
 def check_governance(
     settings: ApplicationSettings, *, run_id: str
 ) -> tuple[GovernanceReport, GovernanceFacts]:
-    """Every check of an application, as its cluster stands now, and the facts behind them.
+    """Evaluate all checks of an application, store the report, and return it with its facts.
 
     Raises:
-        ClusterUnavailableError: No broker answered in time; nothing was written down.
-        AuthorizationFailedError: A right is missing; it names what on.
-        OtherClusterError: The backups are of another cluster; nothing was written down.
-        KStreamsAssetsError: As `gather`.
+        ClusterUnavailableError: No broker answered in time; nothing was stored.
+        AuthorizationFailedError: A permission is missing; the error names the resource.
+        OtherClusterError: The backups are of another cluster; nothing was stored.
+        KStreamsAssetsError: As for `gather`.
     """
     with KafkaCluster(settings.connection) as cluster:
         require_lineage(settings.warehouse, settings.application_id, cluster)
@@ -170,14 +172,14 @@ def check_governance(
         run_id=run_id,
         cluster_id=facts.cluster_id,
         judged_at_ms=facts.taken_at_ms,
-        evaluations=judge(facts, declared_of(settings)),
+        evaluations=evaluate(facts, declared_of(settings)),
     )
     Repository.open(settings).findings.record(report)
     return report, facts
 
 
 def declared_of(settings: ApplicationSettings) -> Declared:
-    """What the settings of an application say that its cluster should be like."""
+    """Return the declaration in the settings of an application."""
     window = WindowCalendar(settings.windows).newest_closed()
     stores = settings.application.stores
     return Declared(

@@ -19,7 +19,7 @@ from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.follower_status import status_of
 from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.checks import Severity
-from kstreams_assets.drill.readiness import Evidence, facts_of, judge_readiness
+from kstreams_assets.drill.readiness import Evidence, evaluate_readiness, facts_of
 from kstreams_assets.drill.report import Phase
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -348,7 +348,7 @@ def verification_samples(evidence: Evidence) -> Iterator[Sample]:
 def readiness_samples(evidence: Evidence) -> Iterator[Sample]:
     """Whether the application could be recovered right now."""
     facts = facts_of(evidence, time.time_ns() // 1_000_000)
-    yield catalogue.READY.sample(judge_readiness(facts).ready)
+    yield catalogue.READY.sample(evaluate_readiness(facts).ready)
 
 
 _LOG: Final = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.backup.requests import window_statuses
-from kstreams_assets.drill.readiness import Evidence, facts_of, judge_readiness
+from kstreams_assets.drill.readiness import Evidence, evaluate_readiness, facts_of
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.damage import Verified
@@ -240,7 +240,7 @@ def _with_settings(
 ) -> ApplicationInfo:
     # The evaluation that `ready`, the metrics and Dagster use: damaged files count.
     facts = facts_of(Evidence(settings), now_ms)
-    restorable, readiness = facts.recency.restorable, judge_readiness(facts)
+    restorable, readiness = facts.recency.restorable, evaluate_readiness(facts)
     due = [status.window for status in window_statuses(settings) if status.is_due]
     return replace(
         info,

@@ -8,7 +8,7 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.drill.readiness import READINESS, Evidence, Facts, facts_of, judge_readiness
+from kstreams_assets.drill.readiness import READINESS, Evidence, Facts, evaluate_readiness, facts_of
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.model.restorability import Recency, recovery_point_age
 from kstreams_assets.orchestration.check_events import TOOK, is_check_due
@@ -109,7 +109,7 @@ def _evaluated(settings: ApplicationSettings) -> _Evaluated:
     began = time.monotonic()
     evidence = Evidence(settings)
     facts = facts_of(evidence, time.time_ns() // 1_000_000)
-    found = judge_readiness(facts)
+    found = evaluate_readiness(facts)
     values = {
         "restorable": dg.MetadataValue.text("yes" if found.ready else "no"),
         **_newest_exact(facts),

@@ -108,11 +108,11 @@ def test_a_machine_that_cannot_drill_is_no_failed_drill(
 @pytest.mark.parametrize(
     ("block", "arguments", "told"),
     [
-        ({"command": []}, [], "Nothing says how shop is started in a drill. Give drill.command"),
+        ({"command": []}, [], "so a drill cannot start the application. Set drill.command"),
         (
             {"command": ["no-such", "{client_properties}", "{state_dir}"]},
             [],
-            "The drill cannot start 'no-such': there is no such program",
+            "The drill cannot start 'no-such': the program is missing",
         ),
         ({}, ["--as-of", "2026-11-21T00:00:00Z", "--point", "p"], "Both as_of"),
     ],

@@ -114,7 +114,7 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     program = tmp_path / "run.sh"
     for name in ("no-such-program", "./run.sh"):
         drill = DrillSettings(command=(name, *arguments), working_directory=here)
-        with pytest.raises(ConfigurationError, match="no such program"):
+        with pytest.raises(ConfigurationError, match="the program is missing"):
             require_command(_settings(tmp_path, drill))
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

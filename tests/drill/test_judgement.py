@@ -108,7 +108,7 @@ class TestState:
         found = replace(COMPARISON, **change)  # pyright: ignore[reportArgumentType]
         (problem,) = state_problems([found], waiting=0, application=APPLICATION)
         assert told in problem
-        assert "nothing was waiting" in problem
+        assert "no unprocessed records" in problem
 
     def test_waiting_records_may_change_and_delete_keys(self) -> None:
         found = replace(COMPARISON, changed=3, added=2, deleted=1)
@@ -122,7 +122,7 @@ class TestState:
     def test_stores_that_were_not_restored_from_all_of_it(self) -> None:
         seen = replace(APPLICATION, changelog_records=10)
         (problem,) = state_problems([COMPARISON], waiting=0, application=seen)
-        assert "from 10 records, its changelogs hold 900" in problem
+        assert "from 10 records, but its changelogs contain 900" in problem
         unknown = replace(APPLICATION, changelog_records=None)
         assert state_problems([COMPARISON], waiting=0, application=unknown) == ()
 

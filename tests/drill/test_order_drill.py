@@ -173,7 +173,7 @@ def test_a_command_that_is_not_there(source: OrderSource, spark: SparkSessionRes
     command = ("no-such-program", "{client_properties}", "{state_dir}")
     settings = source.with_drill(command=command)
     before = Repository(settings.warehouse, settings.application_id).drills.all()
-    with pytest.raises(ConfigurationError, match="no such program"):
+    with pytest.raises(ConfigurationError, match="the program is missing"):
         drill(settings, spark, DrillRequest(point_id=source.quiet.id))
     assert Repository(settings.warehouse, settings.application_id).drills.all() == before
 

@@ -8,7 +8,7 @@ import pytest
 
 from kstreams_assets.app.rules import CompletenessRule, Place
 from kstreams_assets.checks import Finding, Severity
-from kstreams_assets.drill.readiness import Facts, judge_readiness, readiness
+from kstreams_assets.drill.readiness import Facts, evaluate_readiness, readiness
 from kstreams_assets.drill.report import Failure, Phase, stored_drill
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.model.point import Guarantee, Method
@@ -48,7 +48,7 @@ GOOD = Facts(
 
 
 def test_ready() -> None:
-    found = judge_readiness(GOOD)
+    found = evaluate_readiness(GOOD)
     assert found.ready
     assert found.why == "No blockers."
     subjects = [statement.subject for statement in found.statements]
@@ -111,7 +111,7 @@ _NO_POINT = Restorable(exact=None, covered=_POINT)
     ],
 )
 def test_not_ready(change: dict[str, Any], told: str) -> None:
-    found = judge_readiness(replace(GOOD, **change))
+    found = evaluate_readiness(replace(GOOD, **change))
     assert not found.ready
     assert told in found.why
     assert told in found.statements[0].text
@@ -135,7 +135,7 @@ def test_not_ready(change: dict[str, Any], told: str) -> None:
     ],
 )
 def test_only_told(change: dict[str, Any], told: str) -> None:
-    found = judge_readiness(replace(GOOD, **change))
+    found = evaluate_readiness(replace(GOOD, **change))
     assert found.ready
     assert told in " ".join(statement.text for statement in found.statements)
 
@@ -178,15 +178,15 @@ class TestFacts:
 
 
 def test_a_warehouse_that_others_may_read_is_reported() -> None:
-    found = judge_readiness(replace(GOOD, warehouse_mode="0755"))
+    found = evaluate_readiness(replace(GOOD, warehouse_mode="0755"))
     assert found.ready
     [statement] = [s for s in found.statements if s.subject == "warehouse"]
     assert "mode 0755" in statement.text
-    assert not any(s.subject == "warehouse" for s in judge_readiness(GOOD).statements)
+    assert not any(s.subject == "warehouse" for s in evaluate_readiness(GOOD).statements)
 
 
 def test_changelogs_that_are_not_backed_up_are_reported_and_do_not_block() -> None:
-    found = judge_readiness(replace(GOOD, left_out_changelogs=("shop-sums-changelog",)))
+    found = evaluate_readiness(replace(GOOD, left_out_changelogs=("shop-sums-changelog",)))
     assert found.ready
     (told,) = [one.text for one in found.statements if one.subject == "backup mode"]
     assert "not selected for backup: shop-sums-changelog." in told

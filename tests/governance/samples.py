@@ -17,7 +17,7 @@ from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.checks import Evaluation
 from kstreams_assets.governance import run
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, PartitionState, TopicState
-from kstreams_assets.governance.judge import judge
+from kstreams_assets.governance.judge import evaluate
 from kstreams_assets.offsets import TopicPartitionId
 
 EXAMPLES = (
@@ -158,7 +158,7 @@ def configs(name: str, **said: object) -> Callable[[GovernanceFacts], Governance
 
 def failed(facts: GovernanceFacts, said: Declared) -> dict[str, Evaluation]:
     """The checks that did not pass."""
-    return {v.check: v for v in judge(facts, said) if v.findings}
+    return {v.check: v for v in evaluate(facts, said) if v.findings}
 
 
 def the_one(facts: GovernanceFacts, said: Declared) -> Evaluation:

@@ -7,7 +7,7 @@ import pytest
 
 import examples
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.governance.judge import judge
+from kstreams_assets.governance.judge import evaluate
 from kstreams_assets.governance.run import declared_of
 from tests.governance.samples import healthy, with_topic
 
@@ -30,7 +30,7 @@ def test_everything_is_declared_and_holds(path: Path, tmp_path: Path) -> None:
     for name in facts.topics:
         single = {"min.insync.replicas": "1"}
         facts = with_topic(facts, name, replication_factor=1, in_sync=1, configs=single)
-    verdicts = {verdict.check: verdict for verdict in judge(facts, said)}
+    verdicts = {verdict.check: verdict for verdict in evaluate(facts, said)}
     assert [v.explanation for v in verdicts.values() if v.findings] == []
     assert [t for check in FROM_TOPOLOGY for t in verdicts[check].not_judged] == []
 

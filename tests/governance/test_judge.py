@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.governance.facts import GovernanceFacts, PartitionState
-from kstreams_assets.governance.judge import CHECKS, judge
+from kstreams_assets.governance.judge import CHECKS, evaluate
 from kstreams_assets.offsets import TopicPartitionId
 from tests.governance.samples import (
     CHANGELOG,
@@ -45,7 +45,7 @@ def _more(*topics: str) -> Change:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_a_healthy_application_passes_every_check(example: str) -> None:
     said = declared(example)
-    verdicts = judge(healthy(said), said)
+    verdicts = evaluate(healthy(said), said)
     assert [verdict.check for verdict in verdicts] == list(CHECKS)
     assert [verdict.explanation for verdict in verdicts if verdict.findings] == []
 
@@ -172,7 +172,7 @@ DEVIATIONS: dict[str, tuple[str, Change, str, tuple[str, ...]]] = {
         "orders_count_v1",
         topic(CHANGELOG, in_sync=2, lagging=(1, 3)),
         "changelogs_replicated",
-        ("partitions 1, 3 have as few as 2 of 3 replicas in sync; expected", "bring it back"),
+        ("partitions 1, 3 have as few as 2 of 3 replicas in sync; expected", "repair it"),
     ),
     "writes are refused": (
         "orders_count_v1",

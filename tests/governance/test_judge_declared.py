@@ -17,7 +17,7 @@ from kstreams_assets.governance.facts import (
     PartitionState,
     StoreRows,
 )
-from kstreams_assets.governance.judge import judge
+from kstreams_assets.governance.judge import evaluate
 from kstreams_assets.offsets import TopicPartitionId
 from tests.governance.samples import (
     CHANGELOG,
@@ -163,7 +163,7 @@ class TestNotDeclared:
 
     def test_what_is_not_judged(self) -> None:
         said = declared("order_processor")
-        not_judged = {v.check: v.not_judged for v in judge(healthy(said), said) if v.not_judged}
+        not_judged = {v.check: v.not_judged for v in evaluate(healthy(said), said) if v.not_judged}
         assert not_judged == {
             "internal_topics_as_declared": ("governance.internal_topics is not declared.",),
             "stores_as_declared": ("governance.stores is not declared.",),
@@ -178,7 +178,7 @@ class TestNotDeclared:
             "lag_within_limits": ("governance.limits.max_lag_records is not declared.",),
             "keys_are_spread": ("governance.limits.max_partition_share is not declared.",),
         }
-        verdict = judge(healthy(said), said)[0]
+        verdict = evaluate(healthy(said), said)[0]
         assert verdict.explanation.endswith(
             "Not evaluated: governance.internal_topics is not declared."
         )
@@ -189,7 +189,9 @@ class TestNotDeclared:
         reads = {p: PartitionState(0, 1000, None) for p in facts.reads}
         facts = replace(facts, committed_topics=frozenset(), reads=reads)
         assert failed(facts, said) == {}
-        assert any("has committed nothing" in t for v in judge(facts, said) for t in v.not_judged)
+        assert any(
+            "has not committed offsets" in t for v in evaluate(facts, said) for t in v.not_judged
+        )
 
     def test_an_input_that_is_not_read(self) -> None:
         said = declared("browser_actions")
@@ -220,7 +222,7 @@ class TestNotDeclared:
         ):
             changed = with_topic(facts, CHANGELOG, configs={"cleanup.policy": policy})
             assert failed(changed, unsaid).keys() == checks
-        told = [v.not_judged for v in judge(facts, unsaid) if v.check == "cleanup_policies_fit"]
+        told = [v.not_judged for v in evaluate(facts, unsaid) if v.check == "cleanup_policies_fit"]
         assert told == [("the kind of store order-count-by-customer is not declared.",)]
 
     def test_without_a_topology_text(self) -> None:
@@ -244,8 +246,8 @@ class TestNotDeclared:
         gone = without_topic(facts, "shop-s-changelog")
         only = the_one(and_topics(gone, "shop-t-changelog"), said)
         assert "store s was likely renamed to t" in only.explanation
-        partitions = next(v for v in judge(facts, said) if v.check == "partitions_as_needed")
-        assert "there is no text of Topology.describe()" in partitions.explanation
+        partitions = next(v for v in evaluate(facts, said) if v.check == "partitions_as_needed")
+        assert "unknown without a text of Topology.describe()" in partitions.explanation
 
 
 class TestOwner:
@@ -254,7 +256,7 @@ class TestOwner:
     @pytest.mark.parametrize(
         ("change", "text"),
         [
-            ({"owners": ()}, "no owner; expected: somebody who answers for it. Add owners"),
+            ({"owners": ()}, "no owner; expected: a responsible person or team. Add owners"),
             (
                 {"objective_s": None, "recovery_time_s": None},
                 "Add recovery_points.objective_seconds and drill.objective_seconds to the YAML.",
@@ -270,7 +272,7 @@ class TestOwner:
 
     def test_one_objective_is_enough_and_the_other_is_told(self) -> None:
         said = replace(declared("order_processor"), recovery_time_s=None)
-        verdict = judge(healthy(said), said)[-1]
+        verdict = evaluate(healthy(said), said)[-1]
         assert verdict.passed
         assert verdict.explanation == (
             "Owners: team:shop; objectives: recovery_points.objective_seconds 300."

@@ -183,7 +183,7 @@ def test_a_broker_that_is_down(live: Live) -> None:
     only = of_check(become(live.fraud, {"changelogs_replicated"}), "changelogs_replicated")
     assert not only.is_red
     assert "as few as 2 of 3 replicas in sync" in only.explanation
-    assert "bring it back" in only.explanation
+    assert "repair it" in only.explanation
 
 
 def test_a_cluster_that_is_down_is_one_error(live: Live) -> None:

@@ -139,7 +139,7 @@ def test_completeness(settings: ApplicationSettings) -> None:
 def test_ready(settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _exposed(settings).one("kstreams_ready") == 0
     statements = (Finding("drill", "Fine.", severity=Severity.WARN),)
-    monkeypatch.setattr(proofs, "judge_readiness", lambda _: Readiness(statements))
+    monkeypatch.setattr(proofs, "evaluate_readiness", lambda _: Readiness(statements))
     assert _exposed(settings).one("kstreams_ready") == 1
 
 

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli import verify as command
-from kstreams_assets.drill.readiness import Evidence, judge_readiness, readiness
+from kstreams_assets.drill.readiness import Evidence, evaluate_readiness, readiness
 from kstreams_assets.drill.readiness import facts_of as facts
 from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka import throttle
@@ -324,7 +324,7 @@ class TestTurns:
 
 def test_ready_warns_of_an_old_look(settings: ApplicationSettings) -> None:
     def told(now_ms: int) -> str:
-        statements = judge_readiness(facts(Evidence(settings), now_ms)).statements
+        statements = evaluate_readiness(facts(Evidence(settings), now_ms)).statements
         return " ".join(s.text for s in statements if s.subject == "verification")
 
     assert "never verified in full" in told(0)
