@@ -10,7 +10,7 @@ from kstreams_assets.app.governance import Governance
 from kstreams_assets.app_file.read import application_model, load_settings
 from kstreams_assets.checks import Outcome
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.governance.judge import CHECKS, judge
+from kstreams_assets.governance.judge import CHECKS, evaluate
 from kstreams_assets.governance.run import declared_of
 from kstreams_assets.orchestration import governance as assets_module
 from kstreams_assets.orchestration.component import build_application_definitions
@@ -102,7 +102,7 @@ class TestAssets:
         settings = load_settings(V1_FILE, warehouse=str(tmp_path))
         facts = configs(CHANGELOG, cleanup_policy="delete")(healthy(declared("orders_count_v1")))
         facts_are(facts, monkeypatch)
-        verdicts = judge(facts, declared_of(settings))
+        verdicts = evaluate(facts, declared_of(settings))
         asset = assets_module.build_governance_asset(settings)
         result = dg.materialize([asset])
         assert result.success
