@@ -228,7 +228,7 @@ def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
 
 
 def _require_partition(source: TopicPartitionId, path: StorePath, batch: pa.RecordBatch) -> None:
-    """Check the partition; staged files lack this column, as they have one partition."""
+    """Check the partition; staged files do not have this column: they have one partition."""
     if _PARTITION not in batch.schema.names:
         return
     found = batch.column(_PARTITION).to_numpy()
