@@ -213,6 +213,6 @@ def test_the_pages_show_backups_and_recovery_points(stage: Stage, stranger: Stra
     stranger.sees("Materialized (1)")
     stranger.sees("missing_offsets")
     stranger.takes("backup")
-    stranger.opens_asset("backup", "orders", view="lineage&lineageScope=neighbors&lineageDepth=1")
+    stranger.opens_asset("backup", "orders", view="lineage&lineageScope=neighbors&lineageDepth=2")
     stranger.sees("restorable")
     stranger.takes("lineage")
