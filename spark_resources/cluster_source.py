@@ -76,7 +76,7 @@ def read_topics(
         )
     found: dict[str, TopicFiles] = {}
     for row in chain.from_iterable(one.rows for one in done):
-        file = NewFile.told(folder, row)
+        file = NewFile.from_task_row(folder, row)
         topic = file.values["topic"]
         known = found.get(topic, TopicFiles())
         found[topic] = TopicFiles(

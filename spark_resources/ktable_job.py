@@ -88,7 +88,7 @@ def write_files(rows: DataFrame, write: ArrowTask, folder: StorePath) -> list[Ne
     with _batches_of(rows.sparkSession, _BATCH_RECORDS):
         written = rows.mapInArrow(write, WRITTEN_DDL).collect()
     remove_unreported(folder, {row["name"] for row in written})
-    return [NewFile.told(folder, row.asDict()) for row in written]
+    return [NewFile.from_task_row(folder, row.asDict()) for row in written]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the user says about an application, and the model of it while it is being classified."""
+"""The user's declarations of an application, and its model while it is being classified."""
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,15 +18,15 @@ from kstreams_assets.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class StoreDeclaration:
-    """What can rebuild a store: exactly one of the three is given.
+    """The data from which a store can be rebuilt; exactly one of the three is set.
 
     Raises ConfigurationError otherwise.
     """
 
     changelog: str | None = None
-    """Changelog topic, under its name on the cluster (for names that no rule gives)."""
+    """Changelog topic, under its name on the cluster (if its name does not follow the rule)."""
     source_topic: str | None = None
-    """Topic that the store's table reads and that serves as its changelog (optimised topology)."""
+    """Topic that the store's table reads and that is also its changelog (optimised topology)."""
     logging_disabled: bool = False
 
     def __post_init__(self) -> None:
@@ -43,22 +43,22 @@ class StoreDeclaration:
 class Declarations:
     """Overrides and additions, by full topic names on the cluster and by store names.
 
-    Raises ConfigurationError when a topic has no role at all, or is both declared and `not_mine`.
+    Raises ConfigurationError if a topic has no role at all, or is both declared and `not_mine`.
     """
 
     topic_roles: Mapping[str, TopicRoles] = field(default_factory=dict)
-    """These roles and no others, whatever names and text say."""
+    """Exact roles of topics; they override names and topology text."""
     stores: Mapping[str, StoreDeclaration] = field(default_factory=dict)
     inputs: frozenset[str] = frozenset()
-    """Topics read that nothing else shows; they gain the role INPUT."""
+    """Topics that are read but not otherwise visible; they gain the role INPUT."""
     outputs: frozenset[str] = frozenset()
-    """Topics written that nothing else shows (dynamic sinks, dead letters); they gain OUTPUT."""
+    """Topics that are written but not otherwise visible (dynamic sinks, dead letters); OUTPUT."""
     not_mine: frozenset[str] = frozenset()
-    """Topics to leave out although names or patterns fit."""
+    """Topics to exclude although names or patterns match."""
     unconfirmed_topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Why the roles of a topic are a guess of `discover` that nobody has confirmed."""
+    """Why `discover` guessed the roles of a topic; until a person confirms them."""
     unconfirmed_stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The same of what rebuilds a store."""
+    """The same for the changelog of a store."""
 
     def __post_init__(self) -> None:
         for topic, roles in self.topic_roles.items():
@@ -77,7 +77,7 @@ class Declarations:
 
     @property
     def confirmed(self) -> "Declarations":
-        """The same without the guesses: a cluster is to decide them again."""
+        """A copy without the guesses, so that a cluster decides them again."""
         return replace(
             self,
             topic_roles={t: r for t, r in self.topic_roles.items() if not self.is_guess(t)},
@@ -87,22 +87,22 @@ class Declarations:
         )
 
     def is_guess(self, topic: str) -> bool:
-        """Whether the roles of a topic are not confirmed."""
+        """Whether the roles of a topic are unconfirmed."""
         return topic in self.unconfirmed_topics
 
     @property
     def topics(self) -> frozenset[str]:
-        """Every topic declared to be the application's, those named by stores aside."""
+        """Every topic that is declared to be the application's, except those named by stores."""
         return frozenset(self.topic_roles) | self.inputs | self.outputs
 
     @property
     def declared_inputs(self) -> frozenset[str]:
-        """Topics declared to be read, by role or as additional inputs."""
+        """Topics that are declared as read, by role or as additional inputs."""
         by_role = {t for t, roles in self.topic_roles.items() if TopicRole.INPUT in roles}
         return self.inputs | by_role
 
     def store_topics(self) -> tuple[tuple[str, str], ...]:
-        """(store, topic) for every store declared with a topic."""
+        """(store, topic) for every store that is declared with a topic."""
         return tuple(
             (store, topic)
             for store, declared in self.stores.items()
@@ -112,14 +112,14 @@ class Declarations:
 
     @property
     def topic_keys(self) -> tuple[str, ...]:
-        """The keys of the YAML below which names of topics are."""
+        """The keys of the YAML that contain names of topics."""
         of_stores = (
             f"stores.{name}.{key}" for name in self.stores for key in ("changelog", "source_topic")
         )
         return ("topics", "inputs", "outputs", "not_mine", *of_stores)
 
     def denies(self, topic: str, role: TopicRole) -> bool:
-        """Whether the user says that this topic does not play this role."""
+        """Whether the user excludes this role for this topic."""
         if topic in self.not_mine:
             return True
         return topic in self.topic_roles and role not in self.topic_roles[topic]
@@ -131,9 +131,9 @@ NOTHING_DECLARED = Declarations()
 def require_known(
     kind: str, names: Collection[str], known: Collection[str], where: str, *, keys: Sequence[str]
 ) -> None:
-    """Raise ConfigurationError for the first of `names` (sorted) that is not `known`.
+    """Raise ConfigurationError for the first of `names` (sorted) that is not in `known`.
 
-    `keys` are those of the YAML below which the names are written.
+    `keys` are the keys of the YAML that contain the names.
     """
     for name in sorted(names):
         if name not in known:
@@ -148,7 +148,7 @@ def require_known(
 
 
 class ApplicationDraft:
-    """An application under construction; what the user declared is applied at the end."""
+    """An application under construction; the user's declarations are applied last."""
 
     def __init__(self, application_id: str, declarations: Declarations) -> None:
         self.application_id = application_id
@@ -161,13 +161,13 @@ class ApplicationDraft:
         self._guesses: dict[tuple[str, str], list[str]] = {}
 
     def add_topic(self, name: str, role: TopicRole, *, subtopology: int | None = None) -> None:
-        """Give the topic one more role; `subtopology` reads it or owns its store."""
+        """Add one more role to the topic; `subtopology` reads it or owns its store."""
         self._roles.setdefault(name, set()).add(role)
         if subtopology is not None:
             self._subtopologies.setdefault(name, set()).add(subtopology)
 
     def add_store(self, store: Store, *, subtopology: int | None = None) -> None:
-        """Add a store, and its changelog topic with it (for a global store: its source topic)."""
+        """Add a store with its changelog topic (for a global store: its source topic)."""
         self._stores[store.name] = store
         if store.changelog is None:
             return
@@ -176,7 +176,7 @@ class ApplicationDraft:
         self._stores_of.setdefault(store.changelog, set()).add(store.name)
 
     def add_finding(self, subject: str, statement: str, remedy: str) -> None:
-        """Add something for a person to confirm."""
+        """Add a finding for a person to confirm."""
         finding = Finding(subject, statement, action=remedy)
         if finding not in self._findings:
             self._findings.append(finding)
@@ -187,7 +187,7 @@ class ApplicationDraft:
         self._guesses.setdefault(("store", store), []).append(statement)
 
     def guess_topic(self, topic: str, statement: str, remedy: str) -> None:
-        """Add a finding on which the topic's roles depend; a topic with declared roles has none."""
+        """Add a finding on which the topic's roles depend; topics with declared roles get none."""
         if topic in self._declarations.topic_roles:
             return
         self.add_finding(topic, statement, remedy)
@@ -196,7 +196,7 @@ class ApplicationDraft:
             reasons.append(statement)
 
     def apply_declarations(self) -> None:
-        """Add declared topics, replace roles where declared, drop what is not the application's."""
+        """Add declared topics, replace declared roles, remove topics of other applications."""
         for topic in self._declarations.inputs:
             self.add_topic(topic, TopicRole.INPUT)
         for topic in self._declarations.outputs:

@@ -1,4 +1,4 @@
-"""An application without a topology text: from what a cluster shows, or from declarations alone."""
+"""An application without a topology text: from the facts of a cluster, or declarations alone."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from kstreams_assets.errors import ConfigurationError
 class StreamsGroupSubtopology:
     """One sub-topology of a StreamsGroupDescribe answer (KIP-1071); full names of topics.
 
-    Sinks to user topics and global topics are not in that answer.
+    The answer contains neither sinks to user topics nor global topics.
     """
 
     id: str
@@ -41,13 +41,14 @@ class ClusterFacts:
     """Observed facts about one application id and the cluster it runs on."""
 
     topics: Mapping[str, int]
-    """Every topic that can be seen, with its number of partitions."""
+    """Every visible topic, with its number of partitions."""
     group_topics: frozenset[str] = frozenset()
     """Topics with committed offsets of the group `application.id`."""
     transactional_topics: frozenset[str] = frozenset()
-    """Topics that the application's transactional ids were seen to write."""
+    """Topics that the application's transactional ids have written."""
     other_application_ids: frozenset[str] = frozenset()
-    """Other known application ids of the cluster, so that `orders` never takes from `orders-eu`."""
+    """Other known application ids of the cluster, so that `orders` never claims from
+    `orders-eu`."""
     streams_group: tuple[StreamsGroupSubtopology, ...] = ()
     """Empty for classic groups."""
 
@@ -62,9 +63,9 @@ def coarse_edges(
 ) -> frozenset[TopicEdge]:
     """Inputs -> repartition topics -> changelogs -> outputs, with a finding that this is coarse.
 
-    Repartition topics and changelogs are paired by name, or by sub-topology where a streams group
+    Repartition topics and changelogs are paired by name, or by sub-topology if a streams group
     describes itself (`blocks`). Between intermediate topics (read and written) and internal topics
-    only the direction out of them is taken.
+    only the outgoing direction is assumed.
     """
     inputs = set(draft.with_role(TopicRole.INPUT))
     outputs = set(draft.with_role(TopicRole.OUTPUT)) - inputs
@@ -76,8 +77,8 @@ def coarse_edges(
     if edges:
         draft.add_finding(
             draft.application_id,
-            "The lineage is coarse: without a topology text it is not known which input feeds which"
-            " store and output, and global tables are not seen.",
+            "The lineage is coarse: without a topology text the relation of inputs to stores and"
+            " outputs is unknown, and global tables are not visible.",
             "Give the text of Topology.describe(), or declare global topics by their role.",
         )
     return frozenset(edges)
@@ -89,7 +90,7 @@ def _pairs(sources: Iterable[str], targets: Iterable[str]) -> set[TopicEdge]:
 
 
 def _by_name(draft: ApplicationDraft) -> set[TopicEdge]:
-    """By names: a repartition topic feeds the store it is named after, inputs feed the rest."""
+    """Pair by names: a repartition topic feeds the store with its name; inputs feed the rest."""
     id_ = draft.application_id
     inputs = draft.with_role(TopicRole.INPUT)
     edges: set[TopicEdge] = set()
@@ -130,14 +131,14 @@ def _registration_of(name: str) -> str:
 def _described(
     draft: ApplicationDraft, blocks: tuple[StreamsGroupSubtopology, ...]
 ) -> set[TopicEdge]:
-    """By sub-topologies: what is read feeds its changelogs, these the repartition topics."""
+    """Pair by sub-topologies: inputs feed its changelogs, and these the repartition topics."""
     kept = draft.topics
     edges: set[TopicEdge] = set()
     for block in blocks:
         reads = {*block.source_topics, *block.repartition_source_topics} & kept
         changelogs = {*block.state_changelog_topics} & kept
-        # A source topic that is a changelog is not fed by what is read beside it; the answers of
-        # a foreign-key join do not feed the table that asked.
+        # A source topic that is a changelog is not fed by the other inputs. The answers of a
+        # foreign-key join do not feed the table that sent the request.
         answers = {topic for topic in reads if _is_answer(draft.application_id, topic)}
         edges |= _pairs(reads - answers, changelogs - reads)
         edges |= _pairs(changelogs or reads, {*block.repartition_sink_topics} & kept)
@@ -152,11 +153,10 @@ def _is_answer(application_id: str, topic: str) -> bool:
 def application_from_cluster(
     application_id: str, facts: ClusterFacts, *, declarations: Declarations = NOTHING_DECLARED
 ) -> StreamsApplication:
-    """Roles by names, committed offsets and transactions; a streams group's own answer comes first.
+    """Find roles by names, committed offsets and transactions; a streams group's answer wins.
 
-    Edges are coarse, with a finding. Raises ConfigurationError when nothing on the cluster
-    belongs to this id and nothing is declared, ConfigurationError for a declared topic that is
-    not on the cluster.
+    Edges are coarse, with a finding. Raises ConfigurationError if nothing on the cluster belongs to
+    this id and nothing is declared, and for a declared topic that is not on the cluster.
     """
     draft = ApplicationDraft(application_id, declarations)
     named = declarations.topics | {topic for _, topic in declarations.store_topics()}
@@ -175,16 +175,17 @@ def application_from_cluster(
         )
     _add_declared_stores(draft, declarations)
     draft.apply_declarations()
-    _tell_doubts(draft, facts, declarations)
+    _report_uncertain_topics(draft, facts, declarations)
     application = draft.finish(without_cycles(draft, coarse_edges(draft, facts.streams_group)))
     return replace(application, other_application_ids=facts.other_application_ids)
 
 
 def with_observed(declarations: Declarations, facts: ClusterFacts) -> Declarations:
-    """The declarations with the roles besides that the cluster shows of declared topics.
+    """Add the roles that the cluster shows to the declared topics.
 
-    Names can be denied by a declaration. What the group has committed and what transactions wrote
-    cannot: a role that an earlier discovery did not see yet would be lost for good.
+    Declarations can override roles that follow from names. They cannot override commits of the
+    group and writes of transactions: a role that an earlier discovery missed would be lost for
+    good.
     """
     roles: dict[str, TopicRoles] = {}
     for topic, said in declarations.topic_roles.items():
@@ -203,7 +204,7 @@ def application_from_declarations(
     *,
     other_application_ids: Collection[str] = (),
 ) -> StreamsApplication:
-    """Only what is declared: no text and no cluster were looked at; edges are coarse."""
+    """Build the application from declarations only, without text and cluster; edges are coarse."""
     draft = ApplicationDraft(application_id, declarations)
     _add_declared_stores(draft, declarations)
     for topic, roles in declarations.topic_roles.items():
@@ -225,9 +226,9 @@ def _add_declared_stores(draft: ApplicationDraft, declarations: Declarations) ->
 def _add_described(
     draft: ApplicationDraft, facts: ClusterFacts, declarations: Declarations
 ) -> None:
-    """What a streams group says about itself is authoritative; it names neither sinks nor globals.
+    """A streams group's description of itself is authoritative; without sinks and global topics.
 
-    Topics that are not on the cluster (yet) are kept and told.
+    Topics that are not (yet) on the cluster are kept, with a finding.
     """
     for block in facts.streams_group:
         id_ = int(block.id)
@@ -248,7 +249,7 @@ def _add_changelog(
     *,
     subtopology: int | None = None,
 ) -> None:
-    """Add a changelog with its store, unless the store is declared to have none or another one."""
+    """Add a changelog with its store, unless the declared store has none or another one."""
     store = store_of(draft.application_id, topic)
     is_source = topic in draft.topics
     if store is not None and not is_source:
@@ -261,7 +262,7 @@ def _add_changelog(
 
 
 def _add_internal(draft: ApplicationDraft, facts: ClusterFacts, declarations: Declarations) -> None:
-    """Internal topics by their names, for groups that do not describe themselves."""
+    """Find internal topics by their names, for groups that do not describe themselves."""
     if facts.streams_group:
         return
     for topic in _owned(draft, facts):
@@ -273,7 +274,7 @@ def _add_internal(draft: ApplicationDraft, facts: ClusterFacts, declarations: De
 
 
 def _owned(draft: ApplicationDraft, facts: ClusterFacts) -> tuple[str, ...]:
-    """Topics of the cluster that belong to the application by their names."""
+    """Topics of the cluster whose names belong to the application."""
     ids = {draft.application_id, *facts.other_application_ids}
     return tuple(t for t in sorted(facts.topics) if owner_of(t, ids) == draft.application_id)
 
@@ -285,7 +286,7 @@ def _add_external(draft: ApplicationDraft, facts: ClusterFacts) -> None:
         *draft.with_role(TopicRole.CHANGELOG),
     }
     for topic in facts.group_topics - BROKER_TOPICS:
-        # Streams commits offsets of what it reads, so of repartition topics but of no changelog.
+        # Streams commits offsets of the topics it reads: repartition topics, but no changelogs.
         if topic not in internal or store_of(draft.application_id, topic) is not None:
             draft.add_topic(topic, TopicRole.INPUT)
     for topic in facts.transactional_topics - BROKER_TOPICS:
@@ -293,34 +294,38 @@ def _add_external(draft: ApplicationDraft, facts: ClusterFacts) -> None:
             draft.add_topic(topic, TopicRole.OUTPUT)
 
 
-def _tell_doubts(draft: ApplicationDraft, facts: ClusterFacts, declarations: Declarations) -> None:
+def _report_uncertain_topics(
+    draft: ApplicationDraft, facts: ClusterFacts, declarations: Declarations
+) -> None:
     for topic in sorted(draft.topics - facts.topics.keys()):
         draft.add_finding(
             topic,
             "The topic is not on the cluster, or not visible to this user.",
-            "Give the right DESCRIBE on it, or list it under not_mine if it was deleted.",
+            "Grant DESCRIBE on it, or list it under not_mine if it was deleted.",
         )
     if facts.streams_group:
         for topic in sorted({*_owned(draft, facts)} - draft.topics - declarations.not_mine):
             draft.add_finding(
                 topic,
                 "By its name the topic belongs to the application, but its streams group does not"
-                " list it: it is left over, or belongs to another application.",
-                "Declare its role if it does belong here, otherwise list it under not_mine.",
+                " list it: it is a leftover, or belongs to another application.",
+                "Declare its role if it belongs to this application; otherwise list it under"
+                " not_mine.",
             )
-    _tell_what_is_not_seen(draft, facts)
-    _tell_read_changelogs(draft, declarations)
-    _tell_odd_partition_counts(draft, facts)
+    _report_invisible_parts(draft, facts)
+    _report_read_changelogs(draft, declarations)
+    _report_unexpected_partition_counts(draft, facts)
     if not draft.with_role(TopicRole.OUTPUT):
         draft.add_finding(
             draft.application_id,
-            "No output topic is known: nothing on the cluster shows what the application writes.",
+            "No output topic is known: the cluster does not show which topics the application"
+            " writes.",
             "Declare its outputs, or give the text of Topology.describe().",
         )
 
 
-def _tell_what_is_not_seen(draft: ApplicationDraft, facts: ClusterFacts) -> None:
-    """What no cluster shows, and what this one does not show yet."""
+def _report_invisible_parts(draft: ApplicationDraft, facts: ClusterFacts) -> None:
+    """Report what no cluster shows, and what this one does not show yet."""
     if not facts.group_topics and not draft.with_role(TopicRole.INPUT):
         draft.add_finding(
             draft.application_id,
@@ -334,22 +339,22 @@ def _tell_what_is_not_seen(draft: ApplicationDraft, facts: ClusterFacts) -> None
     if facts.group_topics and unread and not facts.streams_group:
         draft.add_finding(
             draft.application_id,
-            f"It has committed no offset of {', '.join(unread)}: parts of it have processed nothing"
-            " yet, so that inputs may be missing.",
+            f"It has committed no offset of {', '.join(unread)}: parts of it have not processed any"
+            " records yet, so inputs may be missing.",
             "Discover again once every part has processed records, or give the text of"
             " Topology.describe().",
         )
     draft.add_finding(
         draft.application_id,
         "A cluster does not show which topics are read as global tables, which stores have no"
-        " changelog or use their source topic as one, topics of which no offset was committed yet,"
-        " and outputs of which no open transaction was seen.",
+        " changelog or use their source topic as one, topics without a committed offset, and"
+        " outputs without an open transaction.",
         "Give the text of Topology.describe() (--topology), or declare what is missing. Discover"
         " again after each change of the application.",
     )
 
 
-def _tell_read_changelogs(draft: ApplicationDraft, declarations: Declarations) -> None:
+def _report_read_changelogs(draft: ApplicationDraft, declarations: Declarations) -> None:
     both = set(draft.with_role(TopicRole.INPUT)) & set(draft.with_role(TopicRole.CHANGELOG))
     stores = {store.changelog for store in draft.stores}
     for topic in sorted(both - declarations.topic_roles.keys()):
@@ -368,8 +373,8 @@ def _tell_read_changelogs(draft: ApplicationDraft, declarations: Declarations) -
             )
 
 
-def _tell_odd_partition_counts(draft: ApplicationDraft, facts: ClusterFacts) -> None:
-    """A changelog has as many partitions as the largest topic its sub-topology reads."""
+def _report_unexpected_partition_counts(draft: ApplicationDraft, facts: ClusterFacts) -> None:
+    """A changelog has as many partitions as the largest topic that its sub-topology reads."""
     read = {*draft.with_role(TopicRole.INPUT), *draft.with_role(TopicRole.REPARTITION)}
     counts = {facts.topics[topic] for topic in read if topic in facts.topics}
     for topic in draft.with_role(TopicRole.CHANGELOG):
@@ -377,8 +382,8 @@ def _tell_odd_partition_counts(draft: ApplicationDraft, facts: ClusterFacts) -> 
         if counts and count is not None and count not in counts:
             draft.guess_topic(
                 topic,
-                f"It has {count} partition(s), as none of the topics that the application reads; it"
-                f" may belong to another application whose id begins with {draft.application_id}-.",
+                f"It has {count} partition(s), unlike all topics that the application reads; it may"
+                f" belong to another application whose id starts with {draft.application_id}-.",
                 "Name that application among the other application ids, or list the topic under"
-                " not_mine; declare its role if it does belong here.",
+                " not_mine; declare its role if it belongs to this application.",
             )

@@ -1,4 +1,4 @@
-"""Where the records of a topology go: edges between topics, what rebuilds a store, copartitions."""
+"""The data flow of a topology: edges between topics, changelogs of stores, copartitions."""
 
 import itertools
 import re
@@ -12,9 +12,9 @@ from kstreams_assets.app.resolution import Resolution
 from kstreams_assets.app.topology import Node, Processor, Sink, Source, SubTopology
 
 _GENERATED = re.compile(r"((?:KSTREAM|KTABLE|COGROUPKSTREAM)-[A-Z-]+)-([0-9]{10})")
-# Operators of user code: whether they write a store they were given is not in their name.
+# Operators of user code: their names do not show whether they write their stores.
 _USER_CODE = frozenset({"KSTREAM-PROCESSOR", "KSTREAM-TRANSFORM", "KSTREAM-TRANSFORMVALUES"})
-# Join processors read the other side's store.
+# Join processors read the store of the other side.
 _READER_KINDS = frozenset(
     {
         "KSTREAM-JOIN",
@@ -28,7 +28,7 @@ _READER_KINDS = frozenset(
         "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR",
     }
 )
-# The same processors when the join was given a name.
+# The same processors if the join was named.
 _READER_SUFFIXES = (
     "-join-this",
     "-join-other",
@@ -47,10 +47,11 @@ def classify_stores(
     cluster_topics: Collection[str] | None,
     group_topics: Collection[str] | None = None,
 ) -> None:
-    """Add every store of the topology to `draft`, with what can rebuild it.
+    """Add every store of the topology to `draft`, with its changelog.
 
-    Without a cluster a store that is not global is taken to have its changelog. So is a store of a
-    sub-topology that has read nothing yet: `group_topics` have committed offsets, None: not known.
+    Without a cluster every store that is not global is assumed to have its changelog. The same
+    holds for a store of a sub-topology that has not read anything yet: `group_topics` have
+    committed offsets (None: unknown).
     """
     for block in resolution.topology.subtopologies:
         read = {t for s in block.sources for t in resolution.reads[block.id, s.name]}
@@ -87,8 +88,8 @@ def _changelog(
     if not has_run and not declarations.denies(by_rule, TopicRole.CHANGELOG):
         draft.add_finding(
             store,
-            f"There is no topic {by_rule} yet: the application has committed no offset of what"
-            f" sub-topology {block.id} reads.",
+            f"There is no topic {by_rule} yet: the application has not committed offsets of the"
+            f" inputs of sub-topology {block.id}.",
             "Start the application, and discover again once it has processed records.",
         )
         return by_rule
@@ -96,8 +97,8 @@ def _changelog(
     if source_topic is not None and not declarations.denies(source_topic, TopicRole.CHANGELOG):
         draft.guess_store(
             store,
-            f"There is no topic {by_rule}; {source_topic}, which the store's table reads, is taken"
-            " as its changelog (optimised topology). This needs confirmation.",
+            f"There is no topic {by_rule}; {source_topic}, which the store's table reads, is"
+            " assumed to be its changelog (optimised topology). This needs confirmation.",
             "Declare the store with source_topic, or with logging_disabled if it has no changelog;"
             " if the application never ran on this cluster, start it once.",
         )
@@ -106,9 +107,9 @@ def _changelog(
     if read_only:
         draft.guess_store(
             store,
-            f"There is no topic {by_rule}; logging of the store is taken as disabled. A processor"
-            f" puts the records of {' or '.join(read_only)} into it: if it keeps them unchanged"
-            " (addReadOnlyStateStore, KIP-813), that topic is its changelog. This needs"
+            f"There is no topic {by_rule}; logging of the store is assumed to be disabled. A"
+            f" processor writes the records of {' or '.join(read_only)} into it: if it keeps them"
+            " unchanged (addReadOnlyStateStore, KIP-813), that topic is its changelog. This needs"
             " confirmation.",
             f"Declare the store with source_topic: {' or '.join(read_only)} if it is a read-only"
             " store, or with logging_disabled: true if it has no changelog.",
@@ -116,7 +117,7 @@ def _changelog(
         return None
     draft.guess_store(
         store,
-        f"There is no topic {by_rule}; logging of the store is taken as disabled, so that only a"
+        f"There is no topic {by_rule}; logging of the store is assumed to be disabled, so only a"
         " rebuild from the inputs can restore it. This needs confirmation.",
         "Declare the store with logging_disabled or with its changelog; if the application never"
         " ran on this cluster, start it once.",
@@ -125,10 +126,10 @@ def _changelog(
 
 
 def _source_topic(resolution: Resolution, block: SubTopology, store: str) -> str | None:
-    """The topic that may serve as changelog: the only one of the store's only table source.
+    """The topic that may be the changelog: the only one of the store's only table source.
 
-    Only tables of the DSL reuse their source: another processor may put anything into its store.
-    A repartition topic never does (it is purged).
+    Only tables of the DSL reuse their source: another processor may write anything into its store.
+    A repartition topic is never a changelog (it is purged).
     """
     topics = {
         resolution.reads[block.id, parent.name][0]
@@ -141,7 +142,7 @@ def _source_topic(resolution: Resolution, block: SubTopology, store: str) -> str
 
 
 def _is_table(block: SubTopology, node: Processor) -> bool:
-    """Whether the DSL made the processor for `builder.table`, by its name or that of its source."""
+    """Whether the DSL created the processor for `builder.table`, by its or its source's name."""
     generated = _GENERATED.fullmatch(node.name)
     if generated is None:
         return _is_named_table(block, node)
@@ -149,9 +150,9 @@ def _is_table(block: SubTopology, node: Processor) -> bool:
 
 
 def _read_only_sources(resolution: Resolution, block: SubTopology, store: str) -> set[str]:
-    """Topics of which a read-only store (KIP-813) may be a copy.
+    """Topics that a read-only store (KIP-813) may copy.
 
-    Its processor has one source with one topic, this store alone, and forwards nothing.
+    Its processor has one source with one topic, only this store, and forwards nothing.
     """
     return {
         resolution.reads[block.id, parent.name][0]
@@ -177,17 +178,17 @@ def _is_stream_operator(node: Processor) -> bool:
 def writers_of(block: SubTopology, store: str) -> tuple[tuple[Processor, ...], bool]:
     """The processors that write a store, and whether that is certain.
 
-    The text says which processors use a store, not which of them write it. In the DSL exactly one
-    does, and the others are joins: these are told by their names, and the writer by being the
-    table's source or the operator created first (lowest number). Where names say nothing (named
-    operators, Processor API) all that remain are taken to write it.
+    The text lists the processors that use a store, not those that write it. In the DSL exactly one
+    writes it, and the others are joins. Joins are recognised by their names; the writer is the
+    table's source or the operator that was created first (lowest number). If names do not decide
+    (named operators, Processor API), all remaining processors are assumed to write it.
     """
     users = tuple(node for node in block.processors if store in node.stores)
     if len(users) == 1:
         return users, True
     candidates = tuple(node for node in users if not _only_reads(node.name))
     if len(candidates) <= 1:
-        # None left: both sides of an outer join write their shared store.
+        # If none is left, both sides of an outer join write their shared store.
         return candidates or users, True
     tables = tuple(node for node in candidates if _is_named_table(block, node))
     if len(tables) == 1:
@@ -217,7 +218,7 @@ def _is_named_table(block: SubTopology, node: Processor) -> bool:
 def topology_edges(draft: ApplicationDraft, resolution: Resolution) -> frozenset[TopicEdge]:
     """The edges of a classified topology (roles and stores are in `draft`), cycles included.
 
-    Adds a finding for each store of which the text does not tell who writes it.
+    Adds a finding for each store whose writer the text does not show.
     """
     kept = draft.topics
     changelogs = {
@@ -233,7 +234,7 @@ def topology_edges(draft: ApplicationDraft, resolution: Resolution) -> frozenset
 
 
 class _BlockFlow:
-    """The flow inside one sub-topology."""
+    """The data flow inside one sub-topology."""
 
     def __init__(
         self,
@@ -256,7 +257,7 @@ class _BlockFlow:
             for node in writers:
                 self._written_by.setdefault(node.name, set()).add(changelog)
             if not certain:
-                _tell_unknown_writers(draft, store, writers)
+                _report_unknown_writers(draft, store, writers)
 
     def edges(self) -> set[TopicEdge]:
         between = {
@@ -265,7 +266,7 @@ class _BlockFlow:
             for node in self._downstream(users)
             for target in self._written_by.get(node.name, ())
         }
-        # Two stores each downstream of the other (user code in a row that shares both), or one
+        # Two stores downstream of each other (user code in a row that shares both), or one
         # downstream of itself, have no direction.
         edges = {e for e in between if TopicEdge(e.target, e.source) not in between}
         edges |= {
@@ -279,7 +280,7 @@ class _BlockFlow:
             targets = {t for node in reachable for t in self._written_by.get(node.name, ())}
             targets.update(self._sink_topics(direct))
             for topic in self._resolution.reads[self._block.id, source.name]:
-                # A changelog that is the read topic itself is no edge; its sinks have been added.
+                # A changelog that is also the read topic needs no edge; its sinks have been added.
                 own = self._users.keys() & {topic}
                 edges |= {TopicEdge(topic, target) for target in targets - own}
         return edges
@@ -287,7 +288,8 @@ class _BlockFlow:
     def _downstream(
         self, starts: Iterable[Node], *, stop_at_changelogs: bool = False
     ) -> Iterator[Node]:
-        """Nodes strictly downstream, each once; stopping means: not beyond a changelog's writer."""
+        """Nodes strictly downstream, each once; do not continue after a changelog's writer if
+        stopping."""
         waiting = [successor for node in starts for successor in node.successors]
         seen: set[str] = set()
         while waiting:
@@ -307,7 +309,7 @@ class _BlockFlow:
                 yield topic
 
 
-def _tell_unknown_writers(
+def _report_unknown_writers(
     draft: ApplicationDraft, store: str, writers: tuple[Processor, ...]
 ) -> None:
     names = ", ".join(sorted(node.name for node in writers))
@@ -315,15 +317,15 @@ def _tell_unknown_writers(
         store,
         f"Several processors use the store ({names}) and the text does not say which of them write"
         " it; the edges assume that all do.",
-        "Nothing needs to be done for backups; read these edges of the lineage with care.",
+        "Backups are not affected; these edges of the lineage may be too many.",
     )
 
 
 def without_cycles(draft: ApplicationDraft, edges: Iterable[TopicEdge]) -> frozenset[TopicEdge]:
-    """The edges without those that lead back to a topic the application reads.
+    """Remove the edges that lead back to a topic that the application reads.
 
-    An application may write to its own input; the asset graph must stay acyclic. Of each cycle the
-    edge into the input of the lowest sub-topology is left out, with a finding.
+    An application may write to its own input, but the asset graph must be acyclic. From each cycle
+    the edge into the input of the lowest sub-topology is removed, with a finding.
     """
     left = {edge for edge in edges if edge.source != edge.target}
     dropped = {edge for edge in edges if edge.source == edge.target}
@@ -335,8 +337,8 @@ def without_cycles(draft: ApplicationDraft, edges: Iterable[TopicEdge]) -> froze
         draft.add_finding(
             edge.target,
             f"The application writes back to {edge.target}, which it reads (from {edge.source});"
-            " this edge is left out of the lineage, which has no cycles.",
-            "Nothing needs to be done; the topic is backed up like any other.",
+            " this edge is omitted from the lineage, which has no cycles.",
+            "You need not do anything; the topic is backed up like any other.",
         )
     return frozenset(left)
 
@@ -354,7 +356,8 @@ def _a_cycle(edges: set[TopicEdge]) -> list[TopicEdge]:
 
 
 def _upstream_rank(draft: ApplicationDraft, topic: str) -> tuple[int, float, str]:
-    """Sorts first what should stay upstream: inputs, then repartition topics, then the rest."""
+    """Sort topics that should stay upstream first: inputs, then repartition topics, then the
+    rest."""
     roles = draft.roles_of(topic)
     upstream = (TopicRole.INPUT, TopicRole.REPARTITION)
     kind = next((i for i, role in enumerate(upstream) if role in roles), len(upstream))
@@ -365,7 +368,7 @@ def _upstream_rank(draft: ApplicationDraft, topic: str) -> tuple[int, float, str
 def copartitioned_topics(
     resolution: Resolution, application: StreamsApplication
 ) -> tuple[frozenset[str], ...]:
-    """Groups of two or more topics of the application; who reads a global table needs nothing."""
+    """Groups of two or more topics of the application; global tables need no copartitioning."""
     kept = {topic.name for topic in application.topics}
     groups: list[frozenset[str]] = []
     for block in resolution.topology.subtopologies:
@@ -394,7 +397,7 @@ def _stores_below(block: SubTopology, source: Source) -> Iterator[str]:
 
 
 def _joined(sets: list[frozenset[str]]) -> list[frozenset[str]]:
-    """Sets that share a topic become one."""
+    """Merge sets that share a topic."""
     groups: list[frozenset[str]] = []
     for topics in sets:
         apart = [group for group in groups if not group & topics]

@@ -1,4 +1,4 @@
-"""What is declared of an application, to be compared with its cluster. Pure."""
+"""Declarations of an application that are compared with its cluster. Pure."""
 
 from collections.abc import Collection
 from typing import Annotated, Final, Self
@@ -14,7 +14,7 @@ _HOUR_MS: Final = 3_600_000
 
 
 class Limits(Block):
-    """From where on numbers are findings; what is not given is not looked at."""
+    """Limits above which numbers are findings; numbers without a limit are not checked."""
 
     max_lag_records: int | None = Field(
         default=None,
@@ -45,26 +45,26 @@ class Limits(Block):
 
 
 class Governance(Block):
-    """What is declared of the application, to be compared with its cluster.
+    """Declarations of the application that are compared with its cluster.
 
-    Lists are all that there may be. Internal topics go by their full names, or without the
-    application id. Owners and recovery objectives have their own places in the YAML (`owners`,
-    `recovery_points.objective_seconds`, `drill`). What is not given is not declared, derived or not
-    judged.
+    Lists are complete: anything else is a finding. Write internal topics with their full names, or
+    without the application id. Owners and recovery objectives have their own places in the YAML
+    (`owners`, `recovery_points.objective_seconds`, `drill`). What you omit is not declared, derived
+    or evaluated.
     """
 
     inputs: tuple[str, ...] | None = Field(
-        default=None, description="Every topic that it may read, global tables included."
+        default=None, description="Every topic that it may read, including global tables."
     )
     outputs: tuple[str, ...] | None = Field(
         default=None, description="Every topic that it may write."
     )
     stores: tuple[str, ...] | None = Field(
-        default=None, description="Every state store, global ones included."
+        default=None, description="Every state store, including global ones."
     )
     internal_topics: tuple[str, ...] | None = Field(
         default=None,
-        description="Every internal topic that there may be.",
+        description="Every allowed internal topic.",
         examples=[["order-totals-changelog", "orders-by-customer-repartition"]],
     )
     partitions: dict[str, Annotated[int, Field(ge=1)]] = Field(
@@ -73,14 +73,14 @@ class Governance(Block):
     replication_factor: int | None = Field(
         default=None,
         ge=1,
-        description="Fewest replicas of internal topics; without it 3 where there are three"
-        " brokers.",
+        description="Minimum number of replicas of internal topics; by default 3 on clusters with"
+        " three brokers.",
         examples=[3],
     )
     min_insync_replicas: int | None = Field(
         default=None,
         ge=1,
-        description="Lowest min.insync.replicas of internal topics; without it 2 of three"
+        description="Minimum min.insync.replicas of internal topics; by default 2 with three"
         " replicas.",
         examples=[2],
     )
@@ -88,26 +88,27 @@ class Governance(Block):
         default=None,
         ge=0,
         allow_inf_nan=False,
-        description="How far back inputs must reach to rebuild the application from them.",
+        description="How far back inputs must extend, so that the application can be rebuilt from"
+        " them.",
         examples=[168],
     )
-    limits: Limits = Field(default=Limits(), description="From where on numbers are findings.")
+    limits: Limits = Field(default=Limits(), description="Limits above which numbers are findings.")
     every: CronText | None = Field(
         default=None,
-        description="Cron schedule of the checks (UTC); without it, they are run by hand.",
+        description="Cron schedule of the checks (UTC); without it, you run them by hand.",
         examples=["0 6 * * *"],
     )
 
     @property
     def rebuild_ms(self) -> int | None:
-        """How far back inputs must reach to rebuild the application from them."""
+        """How far back inputs must extend, so that the application can be rebuilt from them."""
         return None if self.rebuild_hours is None else round(self.rebuild_hours * _HOUR_MS)
 
     def of(self, application: StreamsApplication) -> Self:
-        """The same with internal topics under their names on the cluster.
+        """A copy with internal topics under their names on the cluster.
 
         Raises:
-            ConfigurationError: A topic or store that the application does not have.
+            ConfigurationError: The application does not have a declared topic or store.
         """
         topics, where = application.topics, f"application {application.application_id}"
         internal = {topic.name for topic in topics if topic.is_internal}

@@ -1,4 +1,4 @@
-"""What a Kafka Streams application is to this project: topics with roles, stores, data flow."""
+"""The model of a Kafka Streams application: topics with roles, stores, data flow."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from kstreams_assets.errors import ConfigurationError
 
 
 class TopicRole(StrEnum):
-    """The part a topic plays in one application; one topic may play two."""
+    """The role of a topic in one application; one topic may have two."""
 
     INPUT = "input"
     GLOBAL = "global"
@@ -21,13 +21,13 @@ class TopicRole(StrEnum):
 
 
 class TopicRoles(frozenset[TopicRole]):
-    """The parts that one topic plays in an application, and what follows from them."""
+    """The roles of one topic in an application, and what follows from them."""
 
     __slots__ = ()
 
     @property
     def is_source(self) -> bool:
-        """Whether others write it for the application: an input, or a global table's source."""
+        """Whether other applications write it: an input, or a global table's source."""
         return not self.isdisjoint(_SOURCES)
 
     @property
@@ -37,17 +37,17 @@ class TopicRoles(frozenset[TopicRole]):
 
     @property
     def is_source_changelog(self) -> bool:
-        """Whether it rebuilds a store and others write it."""
+        """Whether it rebuilds a store and other applications write it."""
         return self.is_changelog and self.is_source
 
     @property
     def rebuilds_store(self) -> bool:
-        """Whether a store is made of it, a global one too."""
+        """Whether a store is built from it, including global stores."""
         return not self.isdisjoint(_STATE)
 
     @property
     def is_repartition(self) -> bool:
-        """Whether it carries records between sub-topologies, which are deleted once processed."""
+        """Whether it carries records between sub-topologies; these are deleted after processing."""
         return TopicRole.REPARTITION in self
 
     @property
@@ -62,7 +62,7 @@ class TopicRoles(frozenset[TopicRole]):
 
     @property
     def is_read_by_group(self) -> bool:
-        """Whether the application's group commits offsets of it."""
+        """Whether the application's group commits offsets for it."""
         return not self.isdisjoint(_READ)
 
     @property
@@ -72,7 +72,7 @@ class TopicRoles(frozenset[TopicRole]):
 
     @property
     def is_recomputed_from(self) -> bool:
-        """Whether a rebuild starts from it: the application reads it and does not write it."""
+        """Whether a rebuild starts from it: the application reads but does not write it."""
         return self.is_source and not self.is_output
 
     @property
@@ -82,12 +82,12 @@ class TopicRoles(frozenset[TopicRole]):
 
     @property
     def written_only(self) -> bool:
-        """Whether the application goes on without it."""
+        """Whether the application continues without it."""
         return self == _WRITTEN
 
     @property
     def input_only(self) -> bool:
-        """Whether it is read and nothing else."""
+        """Whether it is only read."""
         return self == _INPUT
 
     @property
@@ -106,7 +106,7 @@ _STATE: Final = frozenset({TopicRole.CHANGELOG, TopicRole.GLOBAL})
 _READ: Final = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
 
 NO_ROLES: Final = TopicRoles()
-"""Not known, or none."""
+"""Unknown, or none."""
 
 
 class BackupMode(StrEnum):
@@ -138,9 +138,9 @@ class AppTopic:
     stores: tuple[str, ...] = ()
     """Stores whose changelog this topic is, or that a global topic fills."""
     subtopologies: tuple[int, ...] = ()
-    """Sub-topologies that read this topic, or (changelog) own its store."""
+    """Sub-topologies that read this topic or, for a changelog, own its store."""
     unconfirmed: tuple[str, ...] = field(default=(), compare=False)
-    """Why its roles are a guess; empty where they are certain, or confirmed by a person."""
+    """Why its roles are a guess; empty if they are certain, or confirmed by a person."""
 
     @property
     def is_internal(self) -> bool:
@@ -156,7 +156,7 @@ class Store:
     changelog: str | None
     is_global: bool = False
     unconfirmed: tuple[str, ...] = field(default=(), compare=False)
-    """Why `changelog` is a guess; empty where it is certain, or confirmed by a person."""
+    """Why `changelog` is a guess; empty if it is certain, or confirmed by a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class TopicEdge:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What `discover` assumed of one store or topic; `setting` is its block in the YAML."""
+    """An assumption of `discover` about one store or topic; `setting` is its block in the YAML."""
 
     setting: str
     reasons: tuple[str, ...]
@@ -179,7 +179,7 @@ class Guess:
 
     @property
     def remedy(self) -> str:
-        """How a person confirms it."""
+        """How to confirm it."""
         return (
             f"Check {self.setting} in the YAML, correct it if it is wrong, and remove"
             f" {self.setting}.unconfirmed to confirm it."
@@ -195,16 +195,17 @@ class StreamsApplication:
     stores: tuple[Store, ...] = ()
     edges: tuple[TopicEdge, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """What a person must confirm."""
+    """Findings that a person must confirm."""
     copartitioned: tuple[frozenset[str], ...] = ()
-    """Topics that meet in one store, hence need equally many partitions; sorted by names."""
+    """Topics that one store joins and that therefore need equal partition counts; sorted by
+    names."""
     not_mine: frozenset[str] = frozenset()
-    """Topics that the user says are not the application's, whatever names or offsets say."""
+    """Topics that are not the application's according to the user, despite names or offsets."""
     other_application_ids: frozenset[str] = frozenset()
-    """Applications of the cluster that are known besides, so that their topics are not taken."""
+    """Other known applications of the cluster, whose topics must not be claimed."""
 
     def __post_init__(self) -> None:
-        # It is part of topic names, and here of names of folders too.
+        # The id is part of topic names and here also of folder names.
         problem = name_problem(self.application_id)
         if problem is not None:
             raise ConfigurationError(
@@ -213,7 +214,7 @@ class StreamsApplication:
             )
 
     def topic(self, name: str) -> AppTopic:
-        """The topic of this name; KeyError when the application has none."""
+        """The topic of this name; KeyError if the application has none."""
         for topic in self.topics:
             if topic.name == name:
                 return topic
@@ -221,7 +222,7 @@ class StreamsApplication:
 
     @property
     def guesses(self) -> tuple[Guess, ...]:
-        """Every guess that is not confirmed: of stores first, then of topics."""
+        """Every unconfirmed guess: of stores first, then of topics."""
         stores = (Guess(f"stores.{s.name}", s.unconfirmed) for s in self.stores)
         topics = (Guess(f"topics.{t.name}", t.unconfirmed) for t in self.topics)
         return tuple(guess for guess in (*stores, *topics) if guess.reasons)
@@ -229,7 +230,7 @@ class StreamsApplication:
     def guesses_about(
         self, *, topics: Collection[str] = (), stores: Collection[str] = ()
     ) -> tuple[Guess, ...]:
-        """The guesses by which these topics are read, and these stores with their changelogs."""
+        """The guesses about these topics, and about these stores with their changelogs."""
         names = {f"topics.{topic}" for topic in topics} | {f"stores.{store}" for store in stores}
         names |= {f"topics.{s.changelog}" for s in self.stores if s.name in stores}
         return tuple(guess for guess in self.guesses if guess.setting in names)
@@ -237,10 +238,10 @@ class StreamsApplication:
     def undeclared_internal(
         self, topics: Iterable[str], *, others: Collection[str] = ()
     ) -> frozenset[str]:
-        """Of these topics those that are the application's by their names, but not declared.
+        """Those of these topics that have the application's names but are not declared.
 
-        Left out is what is `not_mine`, and what fits a known application better; `others` are
-        application ids known besides `other_application_ids`.
+        Excludes `not_mine` topics and those that match another known application better; `others`
+        are application ids in addition to `other_application_ids`.
         """
         ids = {self.application_id, *self.other_application_ids, *others}
         known = self.not_mine | {topic.name for topic in self.topics}
@@ -251,5 +252,5 @@ class StreamsApplication:
         )
 
     def with_role(self, role: TopicRole) -> tuple[AppTopic, ...]:
-        """The topics that play this role, sorted by name."""
+        """The topics with this role, sorted by name."""
         return tuple(topic for topic in self.topics if role in topic.roles)

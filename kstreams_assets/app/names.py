@@ -1,4 +1,4 @@
-"""How Kafka Streams names its internal topics, and to which application such a name belongs.
+"""The names of Kafka Streams' internal topics, and the applications they belong to.
 
 Source of the rules: `ProcessorStateManager.storeChangelogTopic`, `ProcessorContextUtils` and
 `StreamsResetter.matchesInternalTopicFormat` of Kafka Streams 4.x.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 _CHANGELOG_SUFFIX = "-changelog"
 
 # Topics between two sub-topologies, without the prefix. The topics of a foreign-key join do not end
-# in "-repartition", named or not.
+# in "-repartition", whether named or not.
 _REPARTITION = re.compile(
     r".+-repartition"
     r"|.+-subscription-registration-topic"
@@ -32,22 +32,22 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """Why Kafka would not take a topic name, None when it would (`Topic.validate` of Kafka)."""
+    """Why Kafka rejects a topic name, None if it is valid (`Topic.validate` of Kafka)."""
     if not name:
         return "is empty"
     if name in (".", ".."):
-        return "is a folder's name"
+        return "is a folder name"
     if len(name) > LONGEST_NAME:
         return f"has {len(name)} characters, Kafka allows {LONGEST_NAME}"
     if not _LEGAL.fullmatch(name):
-        return "has other characters than letters, digits, '.', '_' and '-'"
+        return "contains characters other than letters, digits, '.', '_' and '-'"
     if name in BROKER_TOPICS:
         return "belongs to the brokers"
     return None
 
 
 def internal_topic(prefix: str, name: str) -> str:
-    """The name on the cluster of an internal topic that a topology text calls `name`."""
+    """The name on the cluster of the internal topic `name` of a topology text."""
     return f"{prefix}-{name}"
 
 
@@ -57,7 +57,7 @@ def changelog_of(application_id: str, store: str) -> str:
 
 
 def store_of(application_id: str, topic: str) -> str | None:
-    """The store whose changelog this is by its name; None when the name is not of that form."""
+    """The store whose changelog has this name; None if it is not a changelog name."""
     rest = _without_prefix(application_id, topic)
     if rest is None or not is_changelog_name(rest):
         return None
@@ -65,25 +65,25 @@ def store_of(application_id: str, topic: str) -> str | None:
 
 
 def is_changelog_name(name: str) -> bool:
-    """Whether a name without prefix is that of a changelog."""
+    """Whether a name without prefix is a changelog name."""
     return len(name) > len(_CHANGELOG_SUFFIX) and name.endswith(_CHANGELOG_SUFFIX)
 
 
 def is_repartition_name(name: str) -> bool:
-    """Whether a name without prefix is that of a repartition or foreign-key subscription topic."""
+    """Whether a name without prefix is a repartition or foreign-key subscription topic."""
     return _REPARTITION.fullmatch(name) is not None
 
 
 def is_subscription_response_name(name: str) -> bool:
-    """Whether a name without prefix is that of the answers of a foreign-key join."""
+    """Whether a name without prefix is the response topic of a foreign-key join."""
     return is_repartition_name(name) and _RESPONSE.search(name) is not None
 
 
 def is_internal_name(application_id: str, topic: str) -> bool:
     """Whether Kafka Streams could have created this topic for this application.
 
-    Stricter than Kafka's own reset tool: what stands between prefix and suffix must not be empty,
-    so `orders-eu-changelog` is a changelog of `orders` and none of `orders-eu`.
+    Stricter than Kafka's own reset tool: the part between prefix and suffix must not be empty, so
+    `orders-eu-changelog` is a changelog of `orders` and not of `orders-eu`.
     """
     rest = _without_prefix(application_id, topic)
     return rest is not None and (is_changelog_name(rest) or is_repartition_name(rest))
@@ -96,9 +96,10 @@ def repartition_name(application_id: str, topic: str) -> str | None:
 
 
 def owner_of(topic: str, application_ids: Iterable[str]) -> str | None:
-    """The application that an internal-looking topic belongs to; None when it fits none of them.
+    """The application of a topic with an internal name; None if it matches none of them.
 
-    The longest application id wins: `orders-eu-x-changelog` is of `orders-eu`, not of `orders`.
+    The longest application id wins: `orders-eu-x-changelog` belongs to `orders-eu`, not to
+    `orders`.
     """
     owners = [known for known in application_ids if is_internal_name(known, topic)]
     return max(owners, key=len, default=None)

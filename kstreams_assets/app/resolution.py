@@ -1,4 +1,4 @@
-"""From the names and patterns in a topology text to the topics of a cluster."""
+"""Resolve the names and patterns of a topology text to topics of a cluster."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -8,7 +8,7 @@ from kstreams_assets.app.declarations import ApplicationDraft, Declarations
 from kstreams_assets.app.names import BROKER_TOPICS, internal_topic, is_repartition_name, owner_of
 from kstreams_assets.app.topology import Source, Topology
 
-# Constructs that Python accepts with another meaning than Java: nested classes and intersections.
+# Constructs that have another meaning in Python than in Java: nested classes and intersections.
 _JAVA_ONLY = re.compile(r"&&|\[[^\]]*(?<!\\)\[")
 _QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)")
 _NAMED_GROUP = re.compile(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
@@ -17,7 +17,7 @@ _NAMED_GROUP = re.compile(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
 def compile_java_pattern(pattern: str) -> re.Pattern[str] | None:
     """The Java regex for use with `fullmatch`, as Kafka's consumer uses it.
 
-    None when Python does not understand it or would understand something else.
+    None if Python cannot parse it or would interpret it differently.
     """
     translated = _QUOTED.sub(lambda quoted: re.escape(quoted.group(1)), pattern)
     translated = _NAMED_GROUP.sub(r"(?P<\1>", translated)
@@ -31,21 +31,21 @@ def compile_java_pattern(pattern: str) -> re.Pattern[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A topology with every topic under its name on the cluster."""
+    """A topology whose topics all have their names on the cluster."""
 
     topology: Topology
     prefix: str
-    """What internal topics begin with: the application id (and the name of a named topology)."""
+    """Prefix of internal topics: the application id (and the name of a named topology)."""
     reads: Mapping[tuple[int, str], tuple[str, ...]]
     """Topics of each source node, by sub-topology id and node name."""
     writes: Mapping[tuple[int, str], str]
-    """Topic of each sink node that names one."""
+    """Topic of each sink node with a fixed topic."""
     internal: frozenset[str]
-    """Topics between two sub-topologies that Kafka Streams makes itself."""
+    """Topics between two sub-topologies that Kafka Streams creates itself."""
 
     @property
     def topics(self) -> frozenset[str]:
-        """Every topic read or written."""
+        """Every topic that is read or written."""
         return frozenset(t for topics in self.reads.values() for t in topics) | frozenset(
             self.writes.values()
         )
@@ -59,11 +59,12 @@ def resolve(
     application_ids: Collection[str],
     group_topics: Collection[str] = (),
 ) -> Resolution:
-    """Name every topic as on the cluster, adding findings to `draft`.
+    """Find the name of every topic on the cluster, and add findings to `draft`.
 
-    Without a cluster internal topics are told by their names, and a pattern reads declared inputs
-    only. `application_ids` are all known ones, this application's included. A pattern that is not
-    understood reads those of `group_topics` (with committed offsets) that nothing else explains.
+    Without a cluster internal topics are recognised by their names, and a pattern matches declared
+    inputs only. `application_ids` are all known ones, including this application's. A pattern that
+    cannot be parsed matches the topics of `group_topics` (with committed offsets) that nothing else
+    explains.
     """
     id_ = draft.application_id
     prefix = id_ if topology.name is None else internal_topic(id_, topology.name)
@@ -116,7 +117,7 @@ def _names_in(topology: Topology) -> tuple[frozenset[str], frozenset[str]]:
 def _is_internal(
     name: str, decorated: str, declarations: Declarations, cluster: Mapping[str, int] | None
 ) -> bool:
-    """Whether a name that is both read and written stands for the internal topic `decorated`."""
+    """Whether a name that is both read and written means the internal topic `decorated`."""
     if decorated in declarations.topics | declarations.not_mine:
         return True
     if name in declarations.topics | declarations.not_mine:
@@ -146,12 +147,12 @@ class _PatternReader:
         compiled = compile_java_pattern(source.pattern)
         declared = self.declarations.declared_inputs - self.taken
         if compiled is None:
-            self._tell_not_understood(source)
+            self._report_not_understood(source)
             candidates = declared | (self.group_topics & self._on_cluster())
             return tuple(sorted(t for t in candidates if not self._is_explained(t)))
         candidates = declared | self._on_cluster()
         matched = tuple(sorted(name for name in candidates if compiled.fullmatch(name)))
-        self._tell(source, matched)
+        self._report(source, matched)
         return matched
 
     def _is_explained(self, topic: str) -> bool:
@@ -167,20 +168,20 @@ class _PatternReader:
             and owner_of(topic, self.application_ids) is None
         )
 
-    def _tell_not_understood(self, source: Source) -> None:
+    def _report_not_understood(self, source: Source) -> None:
         self.draft.add_finding(
             source.name,
-            f"The pattern {source.pattern!r} uses Java syntax that is not understood here; only"
+            f"The pattern {source.pattern!r} uses Java syntax that is not supported here; only"
             " declared inputs, and topics with committed offsets, count as its topics.",
             "List the topics it matches under inputs.",
         )
 
-    def _tell(self, source: Source, matched: tuple[str, ...]) -> None:
+    def _report(self, source: Source, matched: tuple[str, ...]) -> None:
         if self.cluster_topics is None:
             self.draft.add_finding(
                 source.name,
-                f"Which topics the pattern {source.pattern!r} matches is unknown without a cluster;"
-                f" only declared inputs count ({', '.join(matched) or 'none'}).",
+                f"Without a cluster the matches of the pattern {source.pattern!r} are unknown; only"
+                f" declared inputs count ({', '.join(matched) or 'none'}).",
                 "List the topics it matches under inputs.",
             )
         elif not matched:

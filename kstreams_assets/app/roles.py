@@ -1,7 +1,7 @@
-"""Builds the model of an application: which topic plays which role, what rebuilds each store.
+"""Build the model of an application: the roles of its topics and the changelogs of its stores.
 
-Three ways in: a topology text (with or without a cluster's topic list), the facts of a live
-cluster, or declarations alone. What the user declares wins in all of them.
+There are three sources: a topology text (with or without a cluster's topic list), the facts of a
+live cluster, or declarations alone. The user's declarations take precedence over all of them.
 """
 
 from collections.abc import Collection, Mapping
@@ -53,17 +53,18 @@ def application_from_topology(
     group_topics: Collection[str] | None = None,
     transactional_topics: Collection[str] = (),
 ) -> StreamsApplication:
-    """Roles, stores and edges from the topology text.
+    """Find roles, stores and edges from the topology text.
 
     With `cluster_topics` (name -> number of partitions) the classification is exact, apart from
-    what findings ask to confirm. Without, so that definitions load without a broker, internal
-    topics are told by name and each store is taken to have its changelog. So is a store whose
-    changelog is among `hidden_topics`, which the user may not describe: it may well be there.
-    `group_topics` have committed offsets of the group (None: not known); `transactional_topics`
-    were written in the application's transactions: those that are not in the text become outputs.
+    findings that need confirmation. Without it, so that definitions load without a broker, internal
+    topics are recognised by name and each store is assumed to have its changelog. The same holds
+    for a store whose changelog is among `hidden_topics`, which the user may not describe: it may
+    exist. `group_topics` have committed offsets of the group (None: unknown).
+    `transactional_topics` were written in the application's transactions: those that are not in the
+    text become outputs.
 
-    Raises ConfigurationError for a declared topic or store that is neither in the text nor on
-    the cluster. A topic of the text that the cluster lacks is a finding.
+    Raises ConfigurationError for a declared topic or store that is neither in the text nor on the
+    cluster. A topic of the text that is missing on the cluster is a finding.
     """
     draft = ApplicationDraft(application_id, declarations)
     ids = {application_id, *other_application_ids}
@@ -73,14 +74,14 @@ def application_from_topology(
     classify_stores(draft, resolution, declarations, visible, group_topics)
     _check_declarations(draft, resolution, declarations, cluster_topics)
     seen = _add_seen_outputs(draft, resolution, declarations, transactional_topics, ids)
-    _tell_dynamic_sinks(draft, topology, declarations, resolution, seen)
-    _tell_collisions(draft, resolution, ids, on_cluster=cluster_topics is not None)
+    _report_dynamic_sinks(draft, topology, declarations, resolution, seen)
+    _report_collisions(draft, resolution, ids, on_cluster=cluster_topics is not None)
     if cluster_topics is not None:
-        _tell_unknown_reads(draft, declarations, group_topics or (), ids)
+        _report_unknown_reads(draft, declarations, group_topics or (), ids)
     draft.apply_declarations()
     edges = without_cycles(draft, topology_edges(draft, resolution))
     if cluster_topics is not None:
-        _tell_cluster_doubts(draft, resolution, declarations, cluster_topics, ids)
+        _report_cluster_differences(draft, resolution, declarations, cluster_topics, ids)
     application = draft.finish(edges)
     return replace(
         application,
@@ -110,10 +111,10 @@ def _add_seen_outputs(
     written: Collection[str],
     application_ids: Collection[str],
 ) -> list[str]:
-    """Add what the application's transactions wrote and the text does not say: new outputs.
+    """Add topics that the application's transactions wrote but the text omits as new outputs.
 
-    A dead letter queue (KIP-1034), topics of a sink that picks them at run time, or of a producer
-    of the application's own.
+    For example a dead letter queue (KIP-1034), topics that a sink selects at run time, or topics of
+    the application's own producer.
     """
     internal = resolution.internal | {
         store.changelog for store in draft.stores if store.changelog not in resolution.topics
@@ -122,13 +123,13 @@ def _add_seen_outputs(
     new: list[str] = []
     for topic in sorted({*written} - internal - outputs - declarations.not_mine - BROKER_TOPICS):
         if topic not in draft.topics and owner_of(topic, application_ids) is not None:
-            continue  # named as an internal topic that the text does not know
+            continue  # has the name of an internal topic that is not in the text
         if declarations.denies(topic, TopicRole.OUTPUT):
             draft.add_finding(
                 topic,
-                "The application's transactions wrote the topic, which is declared without the"
+                "The application's transactions wrote the topic, but it is declared without the"
                 " role output.",
-                f"Give it the role output too (topics.{topic}.roles).",
+                f"Add the role output, too (topics.{topic}.roles).",
             )
             continue
         known = topic in draft.topics
@@ -142,12 +143,13 @@ def _add_seen_outputs(
                 if known
                 else ": a dead letter queue, a sink that picks its topics, or an outdated text."
             ),
-            "It is taken as an output. List it under not_mine if the application does not need it.",
+            "It is assumed to be an output. List it under not_mine if the application does not"
+            " need it.",
         )
     return new
 
 
-def _tell_unknown_reads(
+def _report_unknown_reads(
     draft: ApplicationDraft,
     declarations: Declarations,
     group_topics: Collection[str],
@@ -171,7 +173,7 @@ def _check_declarations(
     declarations: Declarations,
     cluster_topics: Mapping[str, int] | None,
 ) -> None:
-    """Every declared name exists; inputs and outputs can only be looked up on a cluster."""
+    """Check that every declared name exists; inputs and outputs need a cluster for that."""
     stores = {store.name for store in draft.stores}
     require_known("store", declarations.stores.keys(), stores, "the topology text", keys=["stores"])
     store_topics = {topic for _, topic in declarations.store_topics()}
@@ -184,7 +186,7 @@ def _check_declarations(
         require_known("topic", named, known, where, keys=declarations.topic_keys)
         return
     additions = declarations.inputs | declarations.outputs
-    # not_mine names what the text does not: left-over changelogs, topics that are no longer read.
+    # not_mine contains what the text omits: leftover changelogs, unused topics.
     named = declarations.topic_roles.keys() | sources
     unknown = {t for t in named if not _matches_a_pattern(resolution.topology, t)}
     known = in_text | additions | store_topics - sources
@@ -201,7 +203,7 @@ def _matches_a_pattern(topology: Topology, topic: str) -> bool:
     return False
 
 
-def _tell_dynamic_sinks(
+def _report_dynamic_sinks(
     draft: ApplicationDraft,
     topology: Topology,
     declarations: Declarations,
@@ -216,36 +218,36 @@ def _tell_dynamic_sinks(
             if sink.extractor is not None:
                 draft.add_finding(
                     sink.name,
-                    "The sink picks its topics at run time; the text does not show them." + found,
-                    "Declare the topics it writes under outputs.",
+                    "The sink selects its topics at run time; the text does not show them." + found,
+                    "Declare the topics that it writes under outputs.",
                 )
 
 
-def _tell_collisions(
+def _report_collisions(
     draft: ApplicationDraft,
     resolution: Resolution,
     application_ids: Collection[str],
     *,
     on_cluster: bool,
 ) -> None:
-    """The text names its internal topics exactly, which weighs more than a longer id.
+    """The text names its internal topics exactly, which takes precedence over a longer id.
 
-    On a cluster this is decided, and becomes a guess to confirm.
+    On a cluster this decides, and becomes a guess to confirm.
     """
-    tell = draft.guess_topic if on_cluster else draft.add_finding
+    report = draft.guess_topic if on_cluster else draft.add_finding
     changelogs = {store.changelog for store in draft.stores if store.changelog is not None}
     for topic in sorted(resolution.internal | (changelogs - resolution.topics)):
         owner = owner_of(topic, application_ids)
         if owner is not None and owner != draft.application_id:
-            tell(
+            report(
                 topic,
-                f"The topology text says that it belongs to {draft.application_id}, its name fits"
-                f" application {owner} as well. This needs confirmation.",
+                f"According to the topology text it belongs to {draft.application_id}, but its name"
+                f" also matches application {owner}. This needs confirmation.",
                 f"List it under not_mine if it belongs to {owner}; otherwise declare its roles.",
             )
 
 
-def _tell_cluster_doubts(
+def _report_cluster_differences(
     draft: ApplicationDraft,
     resolution: Resolution,
     declarations: Declarations,
@@ -256,25 +258,25 @@ def _tell_cluster_doubts(
         draft.add_finding(
             topic,
             "The topic is not on the cluster, or not visible to this user.",
-            "Create it or start the application once; give the right DESCRIBE on it; or correct"
-            " the topology text.",
+            "Create it or start the application once; grant DESCRIBE on it; or correct the"
+            " topology text.",
         )
     for topic in sorted(cluster_topics.keys() - draft.topics - declarations.not_mine):
         if owner_of(topic, application_ids) == draft.application_id:
             draft.add_finding(
                 topic,
-                "By its name the topic belongs to the application, but the topology text does not"
-                " know it: the text is outdated, the topic is left over, or it belongs to an"
-                f" application whose id begins with {draft.application_id}-.",
+                "By its name the topic belongs to the application, but it is not in the topology"
+                " text: the text is outdated, the topic is a leftover, or it belongs to an"
+                f" application whose id starts with {draft.application_id}-.",
                 "Update the topology text, or list the topic under not_mine.",
             )
-    _tell_partition_counts(draft, resolution, cluster_topics)
+    _report_partition_counts(draft, resolution, cluster_topics)
 
 
-def _tell_partition_counts(
+def _report_partition_counts(
     draft: ApplicationDraft, resolution: Resolution, cluster_topics: Mapping[str, int]
 ) -> None:
-    """A changelog has as many partitions as the largest topic its sub-topology reads."""
+    """A changelog has as many partitions as the largest topic that its sub-topology reads."""
     for block in resolution.topology.subtopologies:
         if block.is_global:
             continue
@@ -286,8 +288,9 @@ def _tell_partition_counts(
             if mine and None not in (expected, count) and count != expected:
                 draft.guess_topic(
                     topic,
-                    f"It has {count} partition(s), where sub-topology {block.id} reads topics of up"
-                    f" to {expected}: it is another application's, or the input was enlarged.",
-                    "List it under not_mine if it is not this application's; otherwise repair the"
-                    " application's topics before relying on a restore.",
+                    f"It has {count} partition(s), but sub-topology {block.id} reads topics with up"
+                    f" to {expected}: it belongs to another application, or the input was"
+                    " enlarged.",
+                    "List it under not_mine if it does not belong to this application; otherwise"
+                    " repair the application's topics before you rely on a restore.",
                 )

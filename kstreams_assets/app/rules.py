@@ -1,4 +1,4 @@
-"""Completeness rules and recomputed stores, as they are declared. Pure."""
+"""Declared completeness rules and recomputed stores. Pure."""
 
 import threading
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from kstreams_assets.checks import Severity
 class Place(StrEnum):
     """Where a rule is evaluated.
 
-    `backup`: at the recovery point of a window, or at any other that the backup covers; stores are
-    rebuilt from their changelogs. `ktables`: the same with stores as their KTable snapshots hold
-    them. `restore`: on a restored cluster, before the group offsets are committed.
+    `backup`: at the recovery point of a window, or at any other covered point; stores are rebuilt
+    from their changelogs. `ktables`: the same with stores from their KTable snapshots. `restore`:
+    on a restored cluster, before the group offsets are committed.
     """
 
     BACKUP = "backup"
@@ -26,50 +26,50 @@ class Place(StrEnum):
 
 
 _MOST: Final = 2_000_000_000
-"""What Spark can count and hold by one number of 32 bits."""
+"""The largest number that Spark stores in 32 bits."""
 _MIB: Final = 1024**2
 
 
 class RuleLimits(Block):
-    """What a rule or a recomputation may use; a query is ended at the first limit it reaches."""
+    """Limits of a rule or a recomputation; its query is stopped at the first limit it reaches."""
 
     timeout_seconds: float = Field(
         default=1800.0,
         gt=0,
         le=threading.TIMEOUT_MAX,
-        description="After how long its query is ended; the rule has then failed.",
+        description="Time limit of the query; a rule that exceeds it has failed.",
     )
     max_rows: int = Field(
         default=1_000_000,
         ge=1,
         le=_MOST,
-        description="How many rows in violation are counted; of more it is said that there are"
-        " more.",
+        description="How many violating rows are counted at most; the result then says that there"
+        " are more.",
     )
     max_memory_mib: int = Field(
         default=512,
         ge=1,
         le=_MOST,
-        description="How much a table that Spark holds in memory for a join may take, and the rows"
-        " that are shown; the rule has failed where they take more.",
+        description="Memory limit of a table that Spark keeps in memory for a join, and of the"
+        " rows that are shown. A rule that exceeds it has failed.",
     )
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory a table may take for a join, and all rows together that are shown."""
+        """Memory limit of one table in a join, and of all shown rows together."""
         return self.max_memory_mib * _MIB
 
     @property
     def limits(self) -> "RuleLimits":
-        """These alone."""
+        """Only the limits."""
         return RuleLimits(**{name: getattr(self, name) for name in RuleLimits.model_fields})
 
 
 class Scope(StrEnum):
-    """What the views of a rule hold.
+    """The records in the views of a rule.
 
-    `everything`: all records up to the point. `window`: the records since the point of the window
-    before; what was before that is in the views named `<name>@before` (stores, records in flight).
+    `everything`: all records up to the point. `window`: the records since the previous window's
+    point; earlier ones are in the views `<name>@before` (stores, records in flight).
     """
 
     EVERYTHING = "everything"
@@ -78,11 +78,11 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RepeatEffect:
-    """What records that the application processes twice do to the difference of a balance.
+    """How records that the application processes twice change the difference of a balance.
 
-    `sign` is 1 where they can only make `left - right` larger, -1 where smaller, 0 where either.
-    `counts`: the balance is one of records, so that the number of repeats bounds the difference;
-    sums of other numbers it does not bound.
+    `sign` is 1 if they can only make `left - right` larger, -1 if smaller, 0 if either. `counts`:
+    the balance counts records, so the number of repeats limits the difference; it does not limit
+    sums of other numbers.
     """
 
     sign: int
@@ -92,13 +92,13 @@ class RepeatEffect:
 class DeclaredRule(RuleLimits):
     """One completeness rule: `sql`, or `balance` as its short form.
 
-    `sql` returns the rows in violation; it is Spark SQL over views that are named after topics and
+    `sql` returns the violating rows; it is Spark SQL over views that are named after topics and
     stores. `balance` is an equation of counts (`a.v1`), sums (`sum(a.v1.amount)`) and records in
     flight (`in_flight(a)`).
     """
 
     name: str = Field(description="Name of the rule, and of its asset check.")
-    sql: str | None = Field(default=None, description="Returns the rows in violation.")
+    sql: str | None = Field(default=None, description="Returns the violating rows.")
     balance: str | None = Field(
         default=None,
         description="Left side == right side, of topics and stores joined by + and -.",
@@ -106,38 +106,38 @@ class DeclaredRule(RuleLimits):
     )
     per: str | None = Field(
         default=None,
-        description="Balance for each value of this column (_key for the record key); in total"
-        " without it.",
+        description="Compare for each value of this column (_key for the record key); by default"
+        " in total.",
     )
     scope: Scope = Field(
         default=Scope.EVERYTHING,
-        description="Whether everything up to the point counts, or what is new since the window"
-        " before.",
+        description="Whether all records up to the point count, or only those since the previous"
+        " window.",
     )
     severity: Severity = Field(default=Severity.ERROR, description="error or warn.")
     blocking: bool = Field(
         default=True,
-        description="Whether a violation on a restored cluster keeps the group offsets away.",
+        description="Whether a violation on a restored cluster blocks the commit of group offsets.",
     )
     on: list[Place] = Field(
         default=list(Place), description="Where it is evaluated: backup, ktables, restore."
     )
-    description: str = Field(default="", description="What it says, in words.")
+    description: str = Field(default="", description="Its meaning, in words.")
 
     @model_validator(mode="before")
     @classmethod
-    def _read_on(cls, said: object) -> object:
-        """YAML of version 1.1 takes a bare `on` for true."""
-        if isinstance(said, dict) and True in said:
-            return {"on" if key is True else key: value for key, value in said.items()}
-        return said
+    def _read_on(cls, given: object) -> object:
+        """YAML 1.1 parses a bare `on` as true."""
+        if isinstance(given, dict) and True in given:
+            return {"on" if key is True else key: value for key, value in given.items()}
+        return given
 
 
 class CompletenessRule(DeclaredRule):
-    """One rule as it is evaluated; it holds when `query` returns no row.
+    """One rule as it is evaluated; it holds if `query` returns no row.
 
-    `query` is Spark SQL over the views `views` (see `rules.view`): `sql`, or what `balance`
-    means. `line` is where it begins in the YAML.
+    `query` is Spark SQL over the views `views` (see `rules.view`): `sql`, or the translation of
+    `balance`. `line` is its first line in the YAML.
     """
 
     query: str
@@ -149,7 +149,7 @@ class CompletenessRule(DeclaredRule):
 
 @dataclass(frozen=True, slots=True)
 class TopicFormat:
-    """How the keys and values of a topic are read."""
+    """The format of the keys and values of a topic."""
 
     key: Format
     value: Format
@@ -159,44 +159,45 @@ class WindowedBy(Block):
     """Tumbling or hopping windows of a recomputed store."""
 
     size_ms: int = Field(description="Length of a window.")
-    advance_ms: int | None = Field(default=None, description="Of hopping windows; else the length.")
+    advance_ms: int | None = Field(
+        default=None, description="Of hopping windows; default: the length."
+    )
     grace_ms: int = Field(default=0, description="How late records may be.")
 
     @property
     def step_ms(self) -> int:
-        """From the start of one window to that of the next."""
+        """Time from the start of one window to the start of the next."""
         return self.size_ms if self.advance_ms is None else self.advance_ms
 
 
 class DeclaredRecomputation(RuleLimits):
-    """How a store of counts or sums follows from one input topic."""
+    """How a store of counts or sums is computed from one input topic."""
 
     source: str = Field(description="The input topic.")
     key: str = Field(
-        default="_key", description="SQL expression over its view that gives the store's key."
+        default="_key", description="SQL expression over its view that computes the store's key."
     )
     values: str | dict[str, str] = Field(
         default="count(*)",
-        description="count(*) or sum(...); by field where the value has several.",
+        description="count(*) or sum(...); one per field if the value has several.",
         examples=[{"count": "count(*)", "total_cents": "sum(amount_cents)"}],
     )
-    where: str = Field(default="", description="SQL condition: which records count.")
+    where: str = Field(default="", description="SQL condition that selects the records.")
     through: str | None = Field(
-        default=None, description="The repartition topic between the two, if there is one."
+        default=None, description="The repartition topic between the two, if any."
     )
     windowed_by: WindowedBy | None = Field(default=None, description="Windows of a windowed store.")
 
     @property
     def aggregates(self) -> dict[str, str]:
-        """The aggregates by field of the value; the name is empty where it is one number."""
+        """The aggregates by field of the value; the name is empty for a single number."""
         return {"": self.values} if isinstance(self.values, str) else self.values
 
 
 class Recomputation(DeclaredRecomputation):
-    """A store of counts and sums, to be recomputed from one input topic.
+    """A store of counts and sums that is recomputed from one input topic.
 
-    The records in flight in `through` are not in the store yet. `line` is where it stands in the
-    YAML.
+    The records in flight in `through` are not in the store yet. `line` is its line in the YAML.
     """
 
     store: str

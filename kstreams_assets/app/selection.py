@@ -1,4 +1,4 @@
-"""Which topics of an application are backed up."""
+"""Select the topics of an application that are backed up."""
 
 import difflib
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ def select_topics(
 ) -> tuple[AppTopic, ...]:
     """The topics to back up, sorted by name.
 
-    `mode` gives the base; `include` adds topics of the application that the mode leaves out (it
-    does not restrict); `exclude` then takes away. Patterns are globs (`*`, `?`, `[...]`) over full
+    `mode` gives the base; `include` adds topics of the application that the mode omits (it does not
+    restrict); `exclude` then removes topics. Patterns are globs (`*`, `?`, `[...]`) over full
     names, case sensitive.
 
-    Raises ConfigurationError for a pattern that matches no topic of the application, and
-    ConfigurationError when nothing is left.
+    Raises ConfigurationError for a pattern that matches no topic of the application, and if no
+    topic remains.
     """
     included = _matched(application, "include", include)
     excluded = _matched(application, "exclude", exclude)
@@ -33,7 +33,7 @@ def select_topics(
     )
     if not selected:
         raise ConfigurationError(
-            f"No topic of application {application.application_id} is left to back up (mode"
+            f"No topic of application {application.application_id} remains for backup (mode"
             f" {mode.value}, {len(application.topics)} topic(s), {len(excluded)} excluded).",
             remedy="Exclude less, or give the application's topology text.",
         )
@@ -63,7 +63,8 @@ def _matched(
 
 
 def _near(pattern: str, names: list[str]) -> list[str]:
-    """Names like the pattern; letters in the other case count as near, wildcards as nothing."""
+    """Names like the pattern; letters in the other case count as similar, wildcards do not
+    count."""
     plain = "".join(char for char in pattern if char not in "*?[]").lower()
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(plain, by_lower, n=3, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Types of columns: Spark's DDL checked without a JVM, and the columns of a KTable. Pure."""
+"""Column types: Spark's DDL checked without a JVM, and the columns of a KTable. Pure."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from kstreams_assets.app.store_format import BUFFERS, Encoding, Format, StoreFor
 
 _TOKEN: Final = re.compile(r"`[^`]+`|'(?:[^'\\]|\\.)*'|[A-Za-z_0-9]+|[<>(),:]")
 _NAME: Final = re.compile(r"`[^` ,;{}()\n\t=]+`|[A-Za-z_][A-Za-z_0-9]*")
-"""In quotes whatever a column of a Delta table may be called."""
+"""A quoted name may be any valid column name of a Delta table."""
 _WHOLE: Final = ("TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG")
 _TIMES: Final = ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
 _ATOMIC: Final = frozenset(
@@ -25,14 +25,14 @@ _SAME: Final = {
     "REAL": "FLOAT",
     "TIMESTAMP_LTZ": "TIMESTAMP",
 }
-"""Types that have two names."""
+"""Types with two names."""
 _MOST_DIGITS: Final = 38
 _END: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaType:
-    """A type: its name in upper case, and what it is made of.
+    """A type: its name in upper case, and its parts.
 
     `fields` are those of a struct, `element` the type of an array's elements or of a map's values,
     `digits` precision and scale of a decimal.
@@ -46,7 +46,7 @@ class SchemaType:
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """A field; `type` is the type as it was written."""
+    """A field; `type` is the type as the user wrote it."""
 
     name: str
     kind: SchemaType
@@ -58,25 +58,26 @@ class SchemaField:
         return self.kind.fields
 
     def paths(self) -> Iterator[str]:
-        """The field and all below it, dotted."""
+        """The field and all fields below it, dotted."""
         yield self.name
         for inner in self.fields:
             yield from (f"{self.name}.{path}" for path in inner.paths())
 
 
 class SchemaTextError(ValueError):
-    """A text that is no schema; the message says where and why. Whoever reads YAML names it."""
+    """A text that is not a valid schema; the message says where and why, the YAML reader adds the
+    key."""
 
 
 def parse_schema(ddl: str) -> tuple[SchemaField, ...]:
     """The fields of `a BIGINT, b STRUCT<c: STRING>`.
 
-    Stricter than Spark's parser: only types that JSON can fill and Delta can hold, map keys are
-    strings, no NOT NULL (a field of JSON can always be missing), and names that differ in their
-    case alone are refused.
+    Stricter than Spark's parser: it accepts only types that JSON can contain and Delta can store.
+    Map keys are strings, NOT NULL is not allowed (a field of JSON can always be missing), and names
+    that differ only in case are rejected.
 
     Raises:
-        SchemaTextError: It is no such schema.
+        SchemaTextError: The text is not a valid schema.
     """
     parser = _Parser(tuple(_tokens(ddl)))
     fields = parser.fields(_END)
@@ -111,7 +112,7 @@ def _refuse(token: _Token, expected: str) -> NoReturn:
 
 
 class _Parser:
-    """Recursive descent; `COMMENT 'text'` after a field is read over."""
+    """Recursive descent; `COMMENT 'text'` after a field is skipped."""
 
     def __init__(self, tokens: Sequence[_Token]) -> None:
         self._tokens = tokens
@@ -125,7 +126,7 @@ class _Parser:
                 _refuse(token, "the name of a field")
             name = token.text.strip("`")
             if name.lower() in found:
-                _refuse(token, "a name that is not there yet (upper and lower case are one)")
+                _refuse(token, "a new name (case is ignored)")
             self._skip(":")
             begin = self._at
             kind = self._type()
@@ -209,34 +210,34 @@ Columns = tuple[tuple[str, str, str], ...]
 """Name, type and text of columns."""
 
 _WINDOW: Columns = (
-    ("window_start_ms", "bigint", "Begin of the window of the application, epoch milliseconds"),
+    ("window_start_ms", "bigint", "Start of the window of the application, epoch milliseconds"),
     ("window_end_ms", "bigint", "Its exclusive end; null without window_size_ms"),
-    ("sequence_number", "int", "Tells duplicates of a key apart, where the store keeps them"),
+    ("sequence_number", "int", "Distinguishes duplicates of a key, if the store keeps them"),
 )
 KEY_PARTS: Mapping[StoreKind, Columns] = {
     StoreKind.WINDOW: _WINDOW,
     StoreKind.JOIN_WINDOW: _WINDOW,
     StoreKind.SESSION: (
-        ("session_start_ms", "bigint", "Begin of the session, epoch milliseconds"),
+        ("session_start_ms", "bigint", "Start of the session, epoch milliseconds"),
         ("session_end_ms", "bigint", "Its end, inclusive as in Kafka Streams"),
     ),
     StoreKind.VERSIONED: (
-        ("valid_from_ms", "bigint", "From when the version is valid, epoch milliseconds"),
+        ("valid_from_ms", "bigint", "Start of the version's validity, epoch milliseconds"),
         ("valid_to_ms", "bigint", "Exclusive end of its validity; null: still valid"),
     ),
 }
 """Columns that only some kinds of stores have."""
 
 POSITION: Columns = (
-    ("window", "string", "Window whose closing recovery point this is the state at"),
+    ("window", "string", "Window whose closing recovery point defines this state"),
     ("partition", "int", "Partition of the topic"),
-    ("offset", "bigint", "Offset of the record that the row comes from"),
+    ("offset", "bigint", "Offset of the record from which the row was made"),
     ("timestamp_ms", "bigint", "Its timestamp, epoch milliseconds"),
 )
 HEADERS_TYPE: Final = "array<struct<key: string, value: binary, key_bytes: binary>>"
 """The type of headers for Spark; see `kafka.record_columns.HEADERS`."""
 RAW: Columns = (
-    ("decode_error", "string", "Why the row could not be decoded; null: it could"),
+    ("decode_error", "string", "Why the row could not be decoded; null if it was decoded"),
     (
         "headers",
         HEADERS_TYPE,
@@ -265,8 +266,8 @@ TYPES: Mapping[Encoding, str] = {
 def decoded_columns(store: StoreFormat, side: str) -> list[tuple[str, str]]:
     """Name and type of the decoded column of `key` or `value`, and of each field, dotted.
 
-    Of buffers (suppress, joins) only the structure as a whole is known here, of Avro and Protobuf
-    the schema is that of the registry: the table itself tells their fields.
+    Of buffers (suppress, joins) only the structure as a whole is known here; of Avro and Protobuf
+    the schema is that of the registry: read the fields from the table itself.
     """
     column = f"decoded_{side}"
     if store.kind in BUFFERS:
@@ -288,7 +289,7 @@ def _fields(path: str, fields: Iterable[SchemaField]) -> Iterator[tuple[str, str
 
 
 def as_text(value: object) -> str:
-    """A decoded key or value in a line: text as it is, structures as JSON, bytes readable."""
+    """A decoded key or value in one line: text unchanged, structures as JSON, bytes readable."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -298,7 +299,7 @@ def as_text(value: object) -> str:
 
 
 def jsonable(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """A decoded key or value as JSON holds it: bytes as hex, times and decimals as text."""
+    """A decoded key or value as JSON: bytes as hex, times and decimals as text."""
     return json.loads(json.dumps(value, default=_plain))
 
 
@@ -317,19 +318,19 @@ COMMON_TYPES: Final[Mapping[str, str]] = {
     "_decode_error": "string",
 }
 COMMON_COLUMNS: Final = ("_key", "_value", *COMMON_TYPES)
-"""Columns that every view of completeness rules has; key and value have types of their own."""
+"""Columns of every view of completeness rules; key and value have types of their own."""
 
 
 def value_columns(fields: Iterable[str], key_parts: Iterable[str] = ()) -> tuple[str, ...]:
     """The fields of a struct value that become columns of their own.
 
-    A field named like a common column or a key part gives way (it is still in `_value`). Names are
-    compared without case, as Spark compares them.
+    A field with the name of a common column or key part is omitted (it is still in `_value`). Names
+    are compared without case, as in Spark.
     """
     taken = {name.lower() for name in (*COMMON_COLUMNS, *key_parts)}
     return tuple(field for field in fields if field.lower() not in taken)
 
 
 def key_parts_of(kind: StoreKind) -> tuple[str, ...]:
-    """The columns that only views of this kind of store have, such as `window_start_ms`."""
+    """The columns that exist only for this kind of store, such as `window_start_ms`."""
     return tuple(name for name, _, _ in KEY_PARTS.get(kind, ()))

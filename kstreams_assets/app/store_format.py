@@ -1,4 +1,4 @@
-"""What a store holds and in which format, as users declare it. Pure."""
+"""The contents of a store and their format, as users declare them. Pure."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ from kstreams_assets.errors import ConfigurationError
 
 
 class StoreKind(StrEnum):
-    """The kind of a store: it decides how changelog keys are built and when rows end.
+    """The kind of a store: it decides how changelog keys are encoded and when rows expire.
 
     `key_value`: key. `window`: key, i64 start, i32 sequence number. `join_window`: the same with
     duplicates retained (stream-stream joins). `session`: key, i64 end, i64 start. `versioned`: key,
-    the record timestamp begins the validity (KIP-889). `suppress`, `join_buffer`, `subscription`
-    and `outer_join` are buffers of the DSL that no query reaches; their structure is decoded.
+    validity starts at the record timestamp (KIP-889). `suppress`, `join_buffer`, `subscription` and
+    `outer_join` are buffers of the DSL that no query can read; their structure is decoded.
     """
 
     KEY_VALUE = "key_value"
@@ -31,7 +31,7 @@ class StoreKind(StrEnum):
 
 
 class Encoding(StrEnum):
-    """How a key or a value is written; numbers as Kafka's own serializers do (big-endian).
+    """The encoding of a key or a value; numbers as in Kafka's own serializers (big-endian).
 
     `avro` and `protobuf` have Confluent's framing: schema ids refer to a schema registry.
     """
@@ -50,13 +50,13 @@ class Encoding(StrEnum):
 
 
 FRAMED = frozenset({Encoding.AVRO, Encoding.PROTOBUF})
-"""Encodings whose schemas live in a registry."""
+"""Encodings whose schemas are in a registry."""
 
 WINDOWED = frozenset({StoreKind.WINDOW, StoreKind.JOIN_WINDOW})
 BUFFERS = frozenset(
     {StoreKind.SUPPRESS, StoreKind.JOIN_BUFFER, StoreKind.SUBSCRIPTION, StoreKind.OUTER_JOIN}
 )
-"""Kinds of which the structure of keys and values is decoded, and no key has parts."""
+"""Kinds whose keys and values have a structure of their own; their keys have no parts."""
 
 _HAVE_RETENTION = frozenset(
     {StoreKind.WINDOW, StoreKind.JOIN_WINDOW, StoreKind.SESSION, StoreKind.VERSIONED}
@@ -65,9 +65,10 @@ _HAVE_RETENTION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a key or a value is read; `schema` are the fields of JSON in DDL (`a BIGINT, b STRING`).
+    """The format of a key or a value; `schema` has the fields of JSON in DDL (`a BIGINT, b
+    STRING`).
 
-    For Avro and Protobuf the column has the shape of the newest schema seen.
+    For Avro and Protobuf the column has the structure of the newest known schema.
     """
 
     encoding: Encoding = Encoding.BYTES
@@ -77,7 +78,8 @@ class Format:
         if (self.schema is not None) != (self.encoding is Encoding.JSON):
             raise ConfigurationError(
                 f"Format {self.encoding} has {'a' if self.schema else 'no'} schema.",
-                remedy="Give json a schema such as 'count BIGINT, total DOUBLE', others none.",
+                remedy="Set a schema for json, such as 'count BIGINT, total DOUBLE', and none for"
+                " other formats.",
             )
 
 
@@ -86,13 +88,13 @@ BYTES = Format()
 
 @dataclass(frozen=True, slots=True)
 class StoreFormat:
-    """How a store is read; times in milliseconds.
+    """The format of a store; times in milliseconds.
 
-    `window_size_ms` gives windows their end. `retention_ms` is the store's retention (windows,
-    sessions) or history retention (versioned): rows that it has passed are left out; without it
-    nothing expires. `windowed_keys` says what the keys of a suppress or join buffer are.
-    `lineage` maps a decoded field (`total_cents`, or `` for the whole value) to the `topic.field`s
-    that it is computed from. `undeclared`: nothing was said, everything is bytes.
+    `window_size_ms` determines the end of windows. `retention_ms` is the store's retention
+    (windows, sessions) or history retention (versioned): rows past it are omitted; without it
+    nothing expires. `windowed_keys` describes the keys of a suppress or join buffer. `lineage` maps
+    a decoded field (`total_cents`, or `` for the whole value) to the `topic.field`s from which it
+    is computed. `undeclared`: the user declared nothing, everything is bytes.
     """
 
     kind: StoreKind = StoreKind.KEY_VALUE
@@ -108,12 +110,12 @@ class StoreFormat:
         if self.window_size_ms is not None and self.kind not in WINDOWED | {StoreKind.SUPPRESS}:
             raise ConfigurationError(
                 f"A store of kind {self.kind} has a window size.",
-                remedy="Leave window_size_ms out, or give the kind window.",
+                remedy="Remove window_size_ms, or set the kind window.",
             )
         if self.retention_ms is not None and self.kind not in _HAVE_RETENTION:
             raise ConfigurationError(
                 f"A store of kind {self.kind} has a retention.",
-                remedy="Leave retention_ms out: only windows, sessions and versions expire.",
+                remedy="Remove retention_ms: only windows, sessions and versions expire.",
             )
         for name, value in (
             ("window_size_ms", self.window_size_ms),
@@ -126,12 +128,13 @@ class StoreFormat:
 
     @property
     def needs_registry(self) -> bool:
-        """Whether schemas of a registry are needed to read it."""
+        """Whether reading it needs schemas of a registry."""
         return bool({self.key.encoding, self.value.encoding} & FRAMED)
 
     @property
     def fingerprint(self) -> str:
-        """The same for formats that give the same rows; snapshots build only on their own kind."""
+        """Equal for formats that produce the same rows; snapshots only continue their own
+        format."""
         said = (self.kind, self.key, self.value, self.window_size_ms, self.retention_ms)
         text = repr((*said, self.windowed_keys))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -165,16 +168,16 @@ _NAMES: Final = (
 
 
 def kind_by_name(store: str) -> StoreKind | None:
-    """The kind that the DSL's own name of a store tells, None where the name tells nothing.
+    """The kind according to the DSL's own name of a store, None for other names.
 
-    A suppress buffer with a name of its own (`Suppressed.withName`) is called `<name>-store`, as
-    many stores are: its kind must be declared.
+    A suppress buffer with a custom name (`Suppressed.withName`) is called `<name>-store`, like many
+    stores: its kind must be declared.
     """
     return next((kind for pattern, kind in _NAMES if pattern.fullmatch(store)), None)
 
 
 def format_of(store: str, declared: Mapping[str, StoreFormat]) -> StoreFormat:
-    """How a store is read: as declared, else bytes, of the kind that its name tells."""
+    """The format of a store: the declared one, else bytes of the kind that its name implies."""
     if store in declared:
         return declared[store]
     kind = kind_by_name(store)

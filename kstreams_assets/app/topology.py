@@ -2,8 +2,7 @@
 
 Grammar: `InternalTopologyBuilder` (`toString` of Source, Processor, Sink, Subtopology, GlobalStore
 and TopologyDescription), the same in Kafka Streams 2.x to 4.x. Indentation differs between the
-first block and the others and is lost on the way through YAML, so lines are told apart by their
-trimmed beginning alone.
+first block and the others and is lost in YAML, so lines are recognised by their trimmed start only.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ _SUBTOPOLOGY = re.compile(
     r"Sub-topology: (\d+)( for global store \(will not generate tasks\))?", re.ASCII
 )
 _NAMED_HEADER = re.compile(r"Topology: (.+):")
-# The name part is greedy: the last " (topics: " of the line is the one that Kafka wrote.
+# The name part is greedy: Kafka wrote the last " (topics: " of the line.
 _SOURCE = re.compile(r"Source: (.*) \(topics: (.*)\)")
 _PROCESSOR = re.compile(r"Processor: (.*) \(stores: \[(.*)\]\)")
 _SINK = re.compile(r"Sink: (.*) \((topic|extractor class): (.*)\)")
@@ -62,7 +61,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A node that writes to `topic`, or to topics that `extractor` (a Java toString) picks."""
+    """A node that writes to `topic`, or to topics that `extractor` (a Java toString) selects."""
 
     name: str
     topic: str | None
@@ -80,14 +79,14 @@ Node = Source | Processor | Sink
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:
-    """Nodes that run in one task (or, global, in the global thread); task ids begin with `id`."""
+    """Nodes that run in one task (or, global, in the global thread); task ids start with `id`."""
 
     id: int
     is_global: bool
     nodes: tuple[Node, ...]
 
     def node(self, name: str) -> Node:
-        """The node of this name; KeyError when there is none."""
+        """The node of this name; KeyError if there is none."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -111,7 +110,7 @@ class SubTopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A whole topology; topic names are as in the text, internal ones without their prefix."""
+    """A whole topology; topic names as in the text, internal ones without their prefix."""
 
     subtopologies: tuple[SubTopology, ...]
     name: str | None = None
@@ -119,10 +118,10 @@ class Topology:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that change exactly when the topology does.
+        """16 hex digits that change exactly when the topology changes.
 
-        The order inside lists (a set order in Java) and what a JVM makes up per run (lambda names,
-        identity hashes of extractors) do not count.
+        The order inside lists (a set order in Java) and names that a JVM generates per run (lambda
+        names, identity hashes of extractors) do not count.
         """
         blocks = sorted(self.subtopologies, key=lambda block: block.id)
         canonical = [self.name, [_canonical_block(block) for block in blocks]]
@@ -142,7 +141,7 @@ def read_topology(file: Path) -> Topology:
     except OSError as error:
         raise ConfigurationError(
             f"The topology file {file} cannot be read: {error.strerror}.",
-            remedy="Check the path, and the rights of the user this process runs as.",
+            remedy="Check the path, and the rights of the user of this process.",
         ) from None
     return parse_topology(decoded_text(data, file))
 
@@ -150,14 +149,14 @@ def read_topology(file: Path) -> Topology:
 def parse_topology(text: str) -> Topology:
     """Read the output of `Topology.describe().toString()`.
 
-    What a logger, a Markdown document or a JSON document has put around it is taken off (see
+    Text that a logger, a Markdown document or a JSON document has added around it is removed (see
     `kstreams_assets.app.topology_text`).
 
-    Raises ConfigurationError, with line number and line, for anything else: also for a text that
-    lacks lines, since then a node would name a neighbour that is not there.
+    Raises ConfigurationError, with line number and line, for any other text. A text with missing
+    lines is an error, too, because a node would then name a neighbour that does not exist.
 
-    Two texts are ambiguous in Kafka's grammar: a pattern that is nothing but one character class of
-    letters (`[abc]`) reads as a list of topics, and node names must not contain ", ".
+    Two texts are ambiguous in Kafka's grammar: a pattern that consists of one character class of
+    letters (`[abc]`) is read as a list of topics, and node names must not contain ", ".
     """
     try:
         return _parsed(_Lines(numbered_lines(text)))
@@ -167,8 +166,8 @@ def parse_topology(text: str) -> Topology:
             raise
         if len({topology.fingerprint for topology in found}) > 1:
             raise ConfigurationError(
-                f"The topology text holds {len(found)} topologies that differ.",
-                remedy="Keep one of them: the newest that the application runs with.",
+                f"The topology text contains {len(found)} different topologies.",
+                remedy="Keep only the newest one that the application runs with.",
             ) from error
         return found[0]
 
@@ -187,7 +186,7 @@ def _parsed(lines: "_Lines") -> Topology:
 
 
 class _Lines:
-    """The lines that are not blank, trimmed, with their numbers."""
+    """The non-blank lines, trimmed, with their numbers."""
 
     def __init__(self, lines: Sequence[tuple[int, str]]) -> None:
         self._lines = lines
@@ -218,7 +217,7 @@ class _Lines:
         return not_understood(number, line, expected)
 
     def refuse_partial(self, what: str) -> None:
-        """Raise ConfigurationError: the line before the current one hides a topic."""
+        """Raise ConfigurationError: the previous line hides a topic."""
         number, _ = self._lines[self._next - 1]
         raise ConfigurationError(
             f"Line {number} of the topology text {what}: kafka-streams-groups.sh reports neither"
@@ -327,7 +326,7 @@ def _canonical_block(block: SubTopology) -> list[object]:
 
 
 def _canonical_node(node: Node) -> Iterator[object]:
-    # The name comes first and is unique, so that sorting never compares what follows.
+    # The name comes first and is unique, so sorting never compares the other parts.
     yield node.name
     yield type(node).__name__
     yield sorted(node.successors)

@@ -1,7 +1,7 @@
-"""What is around the text of a topology where people have it, and how it is taken off.
+"""Remove the text around a topology in logs and documents.
 
 People print the text with their logger, copy it from a document, or redirect it in PowerShell. Only
-what carries nothing is taken off: a line with a word of Kafka's grammar is never left out.
+lines without meaning are removed: a line with a word of Kafka's grammar is always kept.
 """
 
 import codecs
@@ -16,7 +16,8 @@ from typing import Final
 from kstreams_assets.errors import ConfigurationError
 
 REMEDY: Final = (
-    "Give the output of Topology.describe().toString(), from the line 'Topologies:' on, unchanged."
+    "Provide the unchanged output of Topology.describe().toString(), starting at the line"
+    " 'Topologies:'."
 )
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -29,7 +30,7 @@ _LONGEST: Final = 160
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _BEFORE: Final = r"(?:^|.*?[\s|>\])}:*/#\-])"
-"""What a logger, a pager or a comment puts before a line."""
+"""Prefix of a line from a logger, a pager or a comment."""
 _HEADER: Final = re.compile(_BEFORE + r"(Topologies:|Topology: .+:)$")
 _GRAMMAR: Final = re.compile(
     _BEFORE + r"(Sub-topology: \d+(?: for global store \(will not generate tasks\))?"
@@ -49,9 +50,9 @@ _LOGGED: Final = re.compile(
 
 
 def decoded_text(data: bytes, file: Path) -> str:
-    """The characters of a file in UTF-8 or UTF-16, whose byte order mark is left out.
+    """Decode a file in UTF-8 or UTF-16, without its byte order mark.
 
-    Raises ConfigurationError when it is neither.
+    Raises ConfigurationError for other encodings.
     """
     mark, encoding = next((known for known in _BOMS if data.startswith(known[0])), (b"", "utf-8"))
     data = data.removeprefix(mark)
@@ -68,7 +69,7 @@ def decoded_text(data: bytes, file: Path) -> str:
 
 
 def numbered_lines(text: str) -> list[tuple[int, str]]:
-    """The lines that are not blank, trimmed, with their numbers from 1 on."""
+    """The non-blank lines, trimmed, with their numbers starting at 1."""
     lines = text.removeprefix("\ufeff").split("\n")
     numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1))
     return [(number, line) for number, line in numbered if line]
@@ -84,9 +85,9 @@ def not_understood(number: int, line: str, expected: str) -> ConfigurationError:
 
 
 def unwrapped(text: str) -> Iterator[Sequence[tuple[int, str]]]:
-    """The lines of each topology in a text, without what is around them; nothing if there is none.
+    """The lines of each topology in a text, without the text around them; nothing if there is none.
 
-    Raises ConfigurationError for a line that may belong to a topology and is not understood.
+    Raises ConfigurationError for a line that may belong to a topology but cannot be parsed.
     """
     lines = numbered_lines(_plain(text))
     starts = [at for at, (_, line) in enumerate(lines) if _HEADER.match(line)]
@@ -95,7 +96,7 @@ def unwrapped(text: str) -> Iterator[Sequence[tuple[int, str]]]:
 
 
 def _of_one(lines: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
-    """From its header on: Kafka's lines without their prefixes."""
+    """Kafka's lines from the header on, without their prefixes."""
     number, first = lines[0]
     header = _HEADER.match(first)
     found = [(number, header[1] if header else first)]
@@ -113,19 +114,19 @@ def _of_one(lines: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
 
 
 def _refuse_unlike_a_log(between: Sequence[tuple[int, str]]) -> None:
-    """Behind the last line of a topology anything may stand, within it what others logged."""
+    """Any text may follow the last line of a topology; inside it, log lines of other code."""
     for number, line in between:
         if _LETTER.search(line) and not _LOGGED.search(line):
             raise not_understood(number, line, "a line of Topology.describe()")
 
 
 def _may_be_grammar(line: str) -> bool:
-    """Whether it has a word of the grammar, or is the beginning of one, where a text was cut."""
+    """Whether it contains a word of the grammar, or the start of one where a text was cut."""
     return any(word in line or word.startswith(line) for word in _WORDS)
 
 
 def _plain(text: str) -> str:
-    """Without colours, entities and JSON around the text."""
+    """Remove colours, entities and JSON around the text."""
     text = _COLOURS.sub("", text.removeprefix("\ufeff")).replace("\xa0", " ")
     try:
         found = [each for each in _strings(json.loads(text)) if "Sub-topology" in each]

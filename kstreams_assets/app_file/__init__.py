@@ -1,1 +1,1 @@
-"""The YAML of an application: its blocks, what they say together, and how files are read."""
+"""The YAML of an application: its blocks, the settings they produce, and the reader."""

@@ -1,4 +1,4 @@
-"""The blocks `topics` and `stores` of the YAML: what is declared of them, and how they are read."""
+"""The blocks `topics` and `stores` of the YAML: declarations and formats."""
 
 import re
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def _read_format(given: object) -> Format | None:
         return Format(Encoding(block["format"]), schema)
     except SchemaTextError as error:
         raise refused(
-            f" has a schema that is not understood: {error}.",
+            f" has an invalid schema: {error}.",
             "Write it as Spark's DDL: 'a BIGINT, b STRUCT<c: STRING>'.",
         ) from error
     except ConfigurationError as error:
@@ -81,22 +81,23 @@ _OF_READING: Final = (
 
 
 class StoreBlock(Block):
-    """What is said about one state store.
+    """Declarations about one state store.
 
-    At most one of `changelog`, `source_topic` and `logging_disabled`; without one the store's
-    changelog is found by rule. `key` and `value` are `string`, `long`, `int`, `short`, `double`,
-    `float`, `uuid`, `bytes`, `avro`, `protobuf`, or `{format: json, schema: "a BIGINT, b STRING"}`.
+    Set at most one of `changelog`, `source_topic` and `logging_disabled`; without them the store's
+    changelog is found by its name. `key` and `value` are `string`, `long`, `int`, `short`,
+    `double`, `float`, `uuid`, `bytes`, `avro`, `protobuf`, or `{format: json, schema: "a BIGINT, b
+    STRING"}`.
     """
 
     changelog: str | None = Field(default=None, description="Changelog topic of the store.")
     source_topic: str | None = Field(
-        default=None, description="Source topic that serves as changelog (topology.optimization)."
+        default=None, description="Source topic that is also the changelog (topology.optimization)."
     )
     logging_disabled: bool = Field(default=False, description="The store has no changelog.")
     unconfirmed: list[str] = Field(
         default=[],
-        description="Why what rebuilds the store is a guess of `discover`; remove the key to"
-        " confirm it. Until then no table, rule or restore of mode state reads the store.",
+        description="Why `discover` guessed the store's changelog; remove the key to confirm it."
+        " Until then no table, rule or restore of mode state reads the store.",
     )
     kind: StoreKind | None = Field(
         default=None,
@@ -104,17 +105,17 @@ class StoreBlock(Block):
     )
     key: WrittenFormat = Field(
         default=None,
-        description="Format of the key (without windows); of a foreign-key subscription that of"
-        " the primary key.",
+        description="Format of the key (without windows); for a foreign-key subscription, of the"
+        " primary key.",
         examples=["string", {"format": "json", "schema": "id BIGINT"}],
     )
     value: WrittenFormat = Field(
         default=None,
-        description="Format of the value; of a foreign-key subscription that of the foreign key.",
+        description="Format of the value; for a foreign-key subscription, of the foreign key.",
         examples=["long", {"format": "json", "schema": "count BIGINT, total DOUBLE"}],
     )
     window_size_ms: int | None = Field(
-        default=None, description="Length of the windows; it is not in the changelog."
+        default=None, description="Length of the windows; the changelog does not contain it."
     )
     retention_ms: int | None = Field(
         default=None,
@@ -123,17 +124,17 @@ class StoreBlock(Block):
     )
     windowed_keys: Literal["key_value", "window", "session"] | None = Field(
         default=None,
-        description="Of a suppress or join buffer: window or session if its keys are windowed.",
+        description="For a suppress or join buffer: window or session if its keys are windowed.",
     )
     lineage: dict[str, list[str]] = Field(
         default={},
-        description="Which topic.field each field of the value is computed from; an empty name is"
-        " the whole value.",
+        description="The topic.field sources of each field of the value; an empty name means the"
+        " whole value.",
         examples=[{"total": ["orders.amount"]}],
     )
-    ktable: bool = Field(default=True, description="Whether tables are made of the store.")
+    ktable: bool = Field(default=True, description="Whether the store gets tables.")
     recompute: DeclaredRecomputation | None = Field(
-        default=None, description="How a store of counts or sums follows from an input."
+        default=None, description="How a store of counts or sums is computed from an input."
     )
 
     @field_validator("lineage")
@@ -151,16 +152,17 @@ class StoreBlock(Block):
             raise refused(
                 f" has {given + self.logging_disabled} of changelog, source_topic and"
                 " logging_disabled.",
-                "Give at most one of the three.",
+                "Set at most one of the three.",
             )
         return self
 
     def declaration(self, store: str) -> StoreDeclaration | None:
-        """What rebuilds the store, None if the rules are to find it; raises ConfigurationError."""
+        """The declared changelog of the store, None if its name decides; raises
+        ConfigurationError."""
         if self == StoreBlock():
             raise ConfigurationError(
-                f"Nothing is said about store {store!r}.",
-                remedy="Give its key and value, or what rebuilds it, or leave it out of stores.",
+                f"The block of store {store!r} is empty.",
+                remedy="Set its key and value, or its changelog, or remove it from stores.",
             )
         if self.changelog is None and self.source_topic is None and not self.logging_disabled:
             return None
@@ -172,20 +174,21 @@ class StoreBlock(Block):
 
     @property
     def says_how_to_read(self) -> bool:
-        """Whether anything is said about how the store is read."""
+        """Whether the block describes the format of the store."""
         return any(getattr(self, name) not in (None, {}) for name in _OF_READING)
 
     def format(self, store: str) -> StoreFormat:
-        """How the store is read; raises ConfigurationError, which names the store."""
+        """The format of the store; raises ConfigurationError, which names the store."""
         kind = self.kind or kind_by_name(store) or StoreKind.KEY_VALUE
         value = self.value or BYTES
         if self.windowed_keys is not None and kind not in _HAVE_WINDOWED_KEYS:
             raise ConfigurationError(
-                f"Store {store!r} has windowed_keys, and is of kind {kind}.",
-                remedy="Only suppress and join_buffer have them; of other stores give the kind.",
+                f"Store {store!r} has windowed_keys, but is of kind {kind}.",
+                remedy="Only suppress and join_buffer have windowed_keys; for other stores set the"
+                " kind.",
             )
         if value.encoding not in FRAMED:
-            # Fields exist as far as the format tells; topics are looked up with the application.
+            # The format decides which fields exist; topics are checked with the application.
             fields = {""}
             if value.schema is not None:
                 fields |= {path for each in parse_schema(value.schema) for path in each.paths()}
@@ -209,7 +212,7 @@ class StoreBlock(Block):
 
 
 def store_formats(stores: Mapping[str, StoreBlock]) -> dict[str, StoreFormat]:
-    """How stores are read, for those of which it is said; raises ConfigurationError."""
+    """The declared formats of stores; raises ConfigurationError."""
     return {name: model.format(name) for name, model in stores.items() if model.says_how_to_read}
 
 
@@ -224,23 +227,23 @@ _TARGET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def require_targets(restore: RestoreSettings, targets: Mapping[str, TargetSettings]) -> None:
-    """Raise ConfigurationError for names of targets that are none, or not declared."""
+    """Raise ConfigurationError for invalid or undeclared names of targets."""
     for name, target in targets.items():
         if _TARGET_NAME.fullmatch(name) is None or name.isdecimal():
             raise ConfigurationError(
                 f"targets: {name!r} is not the name of a target.",
-                remedy="Names consist of letters, digits, '.', '_' and '-', as dr.",
+                remedy="Names consist of letters, digits, '.', '_' and '-', for example dr.",
             )
         if name == LOCAL and target.connection is not None:
             raise ConfigurationError(
                 f"targets.{LOCAL} has a connection, but {LOCAL} is a throwaway cluster on this"
                 " machine.",
-                remedy="Give the target another name.",
+                remedy="Choose another name for the target.",
             )
     if isinstance(restore.target, KafkaConnection):
         if DEFAULT_TARGET in targets:
             raise ConfigurationError(
-                f"targets.{DEFAULT_TARGET} is declared, and restore.target describes the target of"
+                f"targets.{DEFAULT_TARGET} is declared, but restore.target describes the target of"
                 " this name.",
                 remedy=f"Set restore.target to {DEFAULT_TARGET}.",
             )
@@ -248,27 +251,27 @@ def require_targets(restore: RestoreSettings, targets: Mapping[str, TargetSettin
     if restore.target is not None and restore.target not in targets:
         raise ConfigurationError(
             f"restore.target is {restore.target!r}, which is not declared under targets.",
-            remedy=f"Declared are: {', '.join(targets)}." if targets else "Declare it.",
+            remedy=f"Declared targets: {', '.join(targets)}." if targets else "Declare it.",
         )
     for key in ("before_command", "after_command"):
         if targets and getattr(restore, key) is not None:
             raise ConfigurationError(
-                f"restore.{key} is set, and restores go to targets.",
-                remedy="Move it to the target that it belongs to.",
+                f"restore.{key} is set, but restores use targets.",
+                remedy="Move it to its target.",
             )
 
 
 class SensorStatus(StrEnum):
-    """Whether the sensors are on before anybody has switched them in the UI."""
+    """Whether the sensors run before a user has switched them in the UI."""
 
     STOPPED = "stopped"
     RUNNING = "running"
 
 
 class TopicBlock(Block):
-    """What is said about one topic: its roles, against what names and topology tell; its format.
+    """Declarations about one topic: its roles, which override names and topology, and its format.
 
-    `key` and `value` are as those of a store.
+    `key` and `value` are like those of a store.
     """
 
     roles: list[TopicRole] = Field(
@@ -276,8 +279,8 @@ class TopicBlock(Block):
     )
     unconfirmed: list[str] = Field(
         default=[],
-        description="Why the roles are a guess of `discover`; remove the key to confirm them. Until"
-        " then no table, rule or restore of mode state reads the topic.",
+        description="Why `discover` guessed the roles; remove the key to confirm them. Until then"
+        " no table, rule or restore of mode state reads the topic.",
     )
     key: WrittenFormat = Field(
         default=None, description="Format of the keys, for completeness rules.", examples=["string"]
@@ -290,7 +293,7 @@ class TopicBlock(Block):
 
     @property
     def says_how_to_read(self) -> bool:
-        """Whether anything is said about how its records are read."""
+        """Whether the block describes the format of the topic's records."""
         return self.key is not None or self.value is not None
 
 
@@ -302,7 +305,7 @@ def declarations(
     outputs: list[str],
     not_mine: list[str],
 ) -> Declarations:
-    """What the YAML says about topics and stores; raises ConfigurationError."""
+    """The declarations of the YAML about topics and stores; raises ConfigurationError."""
     return Declarations(
         topic_roles={
             name: TopicRoles(model.roles)

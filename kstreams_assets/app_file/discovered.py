@@ -1,4 +1,4 @@
-"""The YAML that gives, without a cluster, the application that `discover` decided on one."""
+"""Write the YAML that describes, without a cluster, the application found by `discover`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ GUESSES: Final = """\
 # and remove the key `unconfirmed` to confirm it. Until then no table, no completeness rule and no
 # restore of mode `state` reads that store or topic; recovery points and backups continue.
 """
-"""Stands at the top of a YAML with guesses."""
+"""Header of a YAML with guesses."""
 _TARGETS: Final = """\
   # Clusters that restores write to: `restore run --target NAME`, and `target` in Dagster. A single
   # target is the default. `local`, a throwaway cluster on this machine, needs no declaration.
@@ -27,12 +27,13 @@ _TARGETS: Final = """\
   #     connection:
   #       bootstrap_servers: dr-kafka-1:9092
 """
-"""Stands at the end of a YAML without targets, among its attributes."""
+"""Footer of the attributes of a YAML without targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The attributes of a YAML, and in words what of the application they cannot hold."""
+    """The attributes of a YAML, and a text about the parts of the application they cannot
+    express."""
 
     attributes: dict[str, Any]
     not_held: tuple[str, ...] = ()
@@ -52,7 +53,7 @@ def document(attributes: Mapping[str, Any]) -> str:
 
 
 def without_guesses(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes without what an earlier `discover` guessed and nobody confirmed."""
+    """The attributes without unconfirmed guesses of an earlier `discover`."""
     kept = dict(attributes)
     for name, decided in (("stores", _REBUILT_FROM), ("topics", ("roles",))):
         blocks = {
@@ -77,11 +78,11 @@ def without_roles(attributes: Mapping[str, Any], topics: Mapping[str, object]) -
 def written(
     attributes: Mapping[str, Any], application: StreamsApplication, topology: Topology | None
 ) -> Written:
-    """The attributes with everything that the text, or names alone, do not tell.
+    """The attributes with everything that topology text and names do not determine.
 
-    What they give is compared with the application, and what differs is added: internal topics
-    that the text calls by other names, what rebuilds stores, further inputs and outputs, other
-    roles, and last topics that are not the application's.
+    The application that the attributes describe is compared with the given one, and differences are
+    added: internal topics with other names in the text, changelogs of stores, further inputs and
+    outputs, other roles, and finally topics of other applications.
     """
     made = dict(attributes)
     others = application.other_application_ids | {*(made.get("other_application_ids") or ())}
@@ -180,7 +181,7 @@ def _declare_roles(made: dict[str, Any], topic: AppTopic) -> None:
 
 
 def _differences(decided: StreamsApplication, loaded: StreamsApplication) -> Iterator[str]:
-    """What of the application the YAML does not give, in words."""
+    """The parts of the application that the YAML does not describe, in words."""
     pairs = (
         ("topic", _by_name(decided.topics), _by_name(loaded.topics)),
         ("store", _by_name(decided.stores), _by_name(loaded.stores)),
@@ -197,7 +198,7 @@ def _by_name(things: tuple[AppTopic, ...] | tuple[Store, ...]) -> dict[str, AppT
 
 
 def relevant_ids(application: StreamsApplication, owners: Mapping[str, str]) -> StreamsApplication:
-    """The application with those other ids alone that its own topics could be mistaken for."""
+    """The application with only those other ids that could claim its topics."""
     ids = {i for i in owners.values() if i.startswith(f"{application.application_id}-")}
     return replace(application, other_application_ids=frozenset(ids))
 
@@ -211,7 +212,7 @@ def _without(about: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _set(attributes: dict[str, Any], name: str, value: Any) -> None:  # noqa: ANN401 - YAML
-    """Set what is not empty; remove it where nothing is left."""
+    """Set a value that is not empty; remove the key if nothing is left."""
     if value:
         attributes[name] = value
     else:

@@ -1,4 +1,4 @@
-"""Which file of another tool was given in place of the YAML of an application."""
+"""Recognise files of other tools that were given instead of the YAML of an application."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _BY_KEYS: Final[Sequence[tuple[frozenset[str], str]]] = (
 
 
 def described(documents: Sequence[object], text: str) -> str:
-    """What a file is that holds no application, in words, as far as it can be told."""
+    """Describe a file without an application in words, as far as possible."""
     found = [one for one in documents if one is not None]
     if not found:
         return "an empty file"
@@ -51,7 +51,7 @@ def described(documents: Sequence[object], text: str) -> str:
 
 
 def described_text(text: str) -> str | None:
-    """The same of a text that need not be YAML; None where it cannot be told."""
+    """Describe a text that may not be YAML; None if it is not recognised."""
     if _TOPOLOGY.search(text):
         return "the text of a topology, which `topology` of the YAML names"
     if re.search(r"^\s*application\.id\s*[=:]", text, re.MULTILINE):

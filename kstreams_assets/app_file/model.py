@@ -1,4 +1,4 @@
-"""The whole YAML of an application, and the settings it comes to."""
+"""The whole YAML of an application, and the settings it produces."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,8 +50,8 @@ from kstreams_assets.store import ObjectStoreSettings
 class ApplicationModel(Block):
     """One Kafka Streams application: topics with lineage, recovery points, backups and restores.
 
-    Give the text of `Topology.describe()` in a file beside the YAML (`topology`), or declare topics
-    with their roles; `kstreams-assets discover` writes either from a running application.
+    Save the text of `Topology.describe()` in a file next to the YAML (`topology`), or declare
+    topics with their roles; `kstreams-assets discover` writes both from a running application.
     """
 
     application_id: str = Field(description="The `application.id` of the application.")
@@ -65,13 +65,13 @@ class ApplicationModel(Block):
     )
     object_store: Annotated[ObjectStoreSettings, LOCATED] = Field(
         default=ObjectStoreSettings(),
-        description="How the object store of the warehouse is reached.",
+        description="Connection settings of the warehouse's object store.",
     )
     object_store_resource: str = Field(
         default=WAREHOUSE_STORE,
         pattern=r"^[A-Za-z_]\w*$",
-        description="Key of the S3Resource in Dagster that reaches this store. Applications with"
-        " the same store share it; give an application with another store a key of its own.",
+        description="Key of the S3Resource in Dagster for this store. Applications with the same"
+        " store share it; an application with another store needs its own key.",
     )
     state_in: str | None = Field(
         default=None,
@@ -79,7 +79,9 @@ class ApplicationModel(Block):
         description="Another place for the state of restores and drills, so that the warehouse is"
         " only read. Required for restores from a copy. Former name: `notes_in`.",
     )
-    windows: Annotated[WindowSchedule, LOCATED] = Field(description="How time is cut into windows.")
+    windows: Annotated[WindowSchedule, LOCATED] = Field(
+        description="How time is divided into windows."
+    )
     topology: str | None = Field(
         default=None,
         description="File with the text of Topology.describe(), relative to this one.",
@@ -89,24 +91,26 @@ class ApplicationModel(Block):
         description="`full`: every role; `minimal`: inputs, globals and changelogs; `logs`: inputs,"
         " globals and outputs, from which no state can be restored.",
     )
-    include: list[str] = Field(default=[], description="Globs of topics the mode leaves out.")
-    exclude: list[str] = Field(default=[], description="Globs of topics not to back up.")
-    topics: dict[str, TopicBlock] = Field(default={}, description="Roles that win over all else.")
+    include: list[str] = Field(default=[], description="Globs of topics that the mode omits.")
+    exclude: list[str] = Field(default=[], description="Globs of topics that are not backed up.")
+    topics: dict[str, TopicBlock] = Field(
+        default={}, description="Roles and formats of topics; roles override all other sources."
+    )
     stores: dict[str, StoreBlock] = Field(
-        default={}, description="How stores are read as tables, and what rebuilds them."
+        default={}, description="Formats of stores, for tables, and their changelogs."
     )
     completeness: list[DeclaredRule] = Field(
-        default=[], description="Rules by which the business knows that nothing is lost."
+        default=[], description="Rules that detect lost records."
     )
     governance: Governance | None = Field(
-        default=None, description="What is declared of the application, compared with the cluster."
+        default=None, description="Declarations about the application, compared with the cluster."
     )
-    drill: DrillSettings = Field(default=DrillSettings(), description="How restore drills go.")
+    drill: DrillSettings = Field(default=DrillSettings(), description="How restore drills run.")
     second_copy: SecondCopySettings = Field(
         default=SecondCopySettings(), description="Where a second copy of the warehouse is."
     )
     verify: VerifySettings = Field(
-        default=VerifySettings(), description="When the warehouse is looked through for damage."
+        default=VerifySettings(), description="When the warehouse is checked for damage."
     )
     spark: ExecutorSettings = Field(
         default=ExecutorSettings(), description="When Spark is used to read Kafka."
@@ -115,13 +119,13 @@ class ApplicationModel(Block):
         default=None,
         description="Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
     )
-    inputs: list[str] = Field(default=[], description="Further topics the application reads.")
-    outputs: list[str] = Field(default=[], description="Further topics it writes.")
+    inputs: list[str] = Field(default=[], description="Further topics that the application reads.")
+    outputs: list[str] = Field(default=[], description="Further topics that it writes.")
     not_mine: list[str] = Field(
-        default=[], description="Topics that are not the application's, or that it no longer uses."
+        default=[], description="Topics of other applications, or that it no longer uses."
     )
     other_application_ids: list[str] = Field(
-        default=[], description="Applications of the cluster whose ids begin like this one."
+        default=[], description="Applications of the cluster whose ids start like this one."
     )
     owners: list[str] = Field(default=[], description="E-mail addresses or team:NAME.")
     tags: dict[str, str] = Field(default={}, description="Tags of every asset.")
@@ -132,30 +136,30 @@ class ApplicationModel(Block):
     )
     guarantee: DeclaredGuarantee = Field(
         default=DeclaredGuarantee.AUTO,
-        description="What the application itself guarantees, and so what is asked of its recovery"
-        " points: exact (exactly_once_v2) or at_least_once. auto: as its newest records show, one"
-        " instance without transactions being enough for at_least_once.",
+        description="The application's own guarantee, which is also required of its recovery"
+        " points: exact (exactly_once_v2) or at_least_once. auto: derived from its newest records;"
+        " one instance without transactions makes it at_least_once.",
     )
     keep: KeepSettings | None = Field(
         default=None,
-        description="Which recovery points `expire` keeps; without it, those that the recorder"
+        description="Which recovery points `expire` keeps; by default those that the recorder"
         " keeps (`recovery_points.keep_all_hours`).",
     )
     restore: RestoreSettings = Field(
-        default=RestoreSettings(), description="Where to and how restores go."
+        default=RestoreSettings(), description="Default target of restores, and how they run."
     )
     targets: dict[str, TargetSettings] = Field(
         default={},
-        description="Clusters that restores go to, by name: `restore run --target NAME`, and"
+        description="Clusters to which restores write, by name: `restore run --target NAME`, and"
         " `target` in Dagster's launchpad.",
     )
     sensors: SensorStatus = Field(
         default=SensorStatus.STOPPED,
-        description="Whether sensors (recovery points, backups, follow-up) are on from the start.",
+        description="Whether sensors (recovery points, backups, follow-up) run from the start.",
     )
 
     def settings(self, folder: Path, *, file: str = "defs.yaml") -> ApplicationSettings:
-        """Everything configured, checked; `folder` is where the YAML `file` lies."""
+        """All settings, checked; `folder` contains the YAML `file`."""
         application = self.application(folder)
         require_stores(self.stores, application)
         require_targets(self.restore, self.targets)
@@ -200,24 +204,24 @@ class ApplicationModel(Block):
         )
 
     def application(self, folder: Path) -> StreamsApplication:
-        """The application as topology text and declarations tell it."""
+        """The application according to topology text and declarations."""
         return self.described(self.read_topology(folder))
 
     def read_topology(self, folder: Path) -> Topology | None:
-        """The text of `topology`, None without one; `folder` is where the YAML lies."""
+        """The text of `topology`, None without one; `folder` contains the YAML."""
         if self.topology is None:
             return None
         file = folder / self.topology
         if not file.is_file():
             raise ConfigurationError(
-                f"The topology file {file} is not there.",
+                f"The topology file {file} does not exist.",
                 remedy="Save the output of Topology.describe() under that name, or run"
                 " kstreams-assets discover and declare the topics.",
             )
         return read_topology(file)
 
     def described(self, topology: Topology | None) -> StreamsApplication:
-        """The application as this topology, None for none, and the declarations tell it."""
+        """The application according to this topology (None for none) and the declarations."""
         said = self.declarations
         if topology is None:
             application = application_from_declarations(
@@ -237,7 +241,7 @@ class ApplicationModel(Block):
 
     @property
     def declarations(self) -> Declarations:
-        """What is declared of topics and stores."""
+        """The declarations about topics and stores."""
         return declarations(
             topics=self.topics,
             stores=self.stores,

@@ -1,4 +1,4 @@
-"""Where in the YAML of an application something is wrong: line, key, and names that are near."""
+"""The place of a problem in the YAML of an application: line, key, and similar names."""
 
 import difflib
 import re
@@ -22,13 +22,13 @@ _OUT_OF_BOUNDS: Final = frozenset(
     {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
 )
 _WORDS: Final = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
-"""What pydantic calls bounds, in the order in which they are told."""
+"""Pydantic's names of bounds, in the order of the message."""
 
 
 def problems_in(root: Node | None, error: ValidationError) -> tuple[str, str]:
-    """Where and what, and what to do; without the values, which may be secrets.
+    """The problem with its place, and the remedy; without values, which may be secrets.
 
-    Values are shown of numbers out of bounds, and where a check of a block shows them itself.
+    Values are shown only of numbers out of bounds, and if a check of a block shows them itself.
     """
     found = [_problem(root, item) for item in error.errors(include_url=False)]
     if len(found) == 1 and found[0][1]:
@@ -38,13 +38,13 @@ def problems_in(root: Node | None, error: ValidationError) -> tuple[str, str]:
 
 
 def place(root: Node | None, location: str) -> str:
-    """`line 7, windows.every` of a location, as far as it is in the YAML."""
+    """`line 7, windows.every` for a location, as far as the YAML contains it."""
     path, line, _ = _follow(root, location)
-    return _said(path, line)
+    return _place_text(path, line)
 
 
 def leading_place(root: Node | None, text: str) -> str:
-    """The place of the setting that a text begins with, empty if it begins with none."""
+    """The place of the setting at the start of a text; empty if there is none."""
     leading = _LEADING.match(text)
     if leading is None or root is None:
         return ""
@@ -52,44 +52,44 @@ def leading_place(root: Node | None, text: str) -> str:
     if leading[0].split(".")[0] not in keys:
         return ""
     path, line, _ = _follow(root, leading[0])
-    return _said(path, line)
+    return _place_text(path, line)
 
 
 def place_below(root: Node | None, keys: Sequence[str], value: str) -> str:
-    """The place of a value below one of these keys, else of the first that is there, or empty."""
+    """The place of a value below one of these keys, else of the first existing key, or empty."""
     there = [found for key in keys if (found := _follow(root, key)).node is not None]
     for path, _, node in there:
         lines = [n.start_mark.line + 1 for n in _values(node) if n.value == value]
         if lines:
-            return _said(path, lines[0])
-    return _said(there[0].path, there[0].line) if there else ""
+            return _place_text(path, lines[0])
+    return _place_text(there[0].path, there[0].line) if there else ""
 
 
-def _said(path: Sequence[str], line: int | None) -> str:
+def _place_text(path: Sequence[str], line: int | None) -> str:
     keys = ".".join(path)
     return keys if line is None else f"line {line}, {keys}" if keys else f"line {line}"
 
 
 def _problem(root: Node | None, item: ErrorDetails) -> tuple[str, str]:
-    """What is wrong, with its place, and the remedy if it has one of its own."""
-    location, kind, told = ".".join(map(str, item["loc"])), item["type"], item.get("ctx", {})
+    """The problem with its place, and its own remedy, if any."""
+    location, kind, context = ".".join(map(str, item["loc"])), item["type"], item.get("ctx", {})
     path, line, _ = _follow(root, location)
     keys = ".".join(path)
     if kind == CONTRADICTS:
-        key = _OF_BLOCK.match(told["problem"])
-        where = leading_place(root, told["problem"]) or place(
+        key = _OF_BLOCK.match(context["problem"])
+        where = leading_place(root, context["problem"]) or place(
             root, location if key is None else f"{location}.{key[0]}"
         )
-        return at_place(where, told["problem"]), told["remedy"]
+        return at_place(where, context["problem"]), context["remedy"]
     if kind == REFUSED:
-        leading = _OF_KEY.match(told["problem"])
+        leading = _OF_KEY.match(context["problem"])
         _, line, _ = _follow(root, location if leading is None else f"{location}{leading[0]}")
-        return _in_line(line, f"{keys}{told['problem']}"), told["remedy"]
+        return _in_line(line, f"{keys}{context['problem']}"), context["remedy"]
     if kind in _OUT_OF_BOUNDS:
         value, bounds = item["input"], _bounds(tuple(path))
         shown = f"{value:g}" if isinstance(value, float) else value
         return _in_line(line, f"{keys} is {shown}."), f"Give {bounds}."
-    where = _said(path, line)
+    where = _place_text(path, line)
     if kind == "missing":
         return f"{where}: is missing.", ""
     if kind != "extra_forbidden":
@@ -106,7 +106,7 @@ def _in_line(line: int | None, problem: str) -> str:
 
 
 def at_place(where: str, problem: str) -> str:
-    """The problem with its place; a key at the problem's own beginning is not repeated."""
+    """The problem with its place; a key at its start is not repeated."""
     line, _, keys = where.partition(", ")
     if keys and re.match(rf"{re.escape(keys)}\b", problem):
         return f"{line}: {problem}"
@@ -117,7 +117,7 @@ def at_place(where: str, problem: str) -> str:
 
 
 def _bounds(path: tuple[str, ...]) -> str:
-    """Which numbers may stand at a path, in words."""
+    """The allowed numbers at a path, in words."""
     found: dict[str, object] = {}
     for part in _parts(ApplicationModel, path):
         found |= {
@@ -130,7 +130,7 @@ def _bounds(path: tuple[str, ...]) -> str:
 
 
 class _Followed(NamedTuple):
-    """The keys of a location, the line of the deepest that is there, and its node if all are."""
+    """The keys of a location, the line of the deepest existing one, and its node if all exist."""
 
     path: list[str]
     line: int | None
@@ -140,7 +140,8 @@ class _Followed(NamedTuple):
 def _follow(root: Node | None, location: str) -> _Followed:
     """Follow the keys of a location.
 
-    Pydantic puts names of types between the keys, and joins all with dots, also keys with dots.
+    Pydantic inserts names of types between the keys, and joins everything with dots, even keys that
+    contain dots.
     """
     node, line, path, rest, is_there = root, None, [], location, True
     while rest:
@@ -163,7 +164,7 @@ def _follow(root: Node | None, location: str) -> _Followed:
 
 
 def _token(location: str) -> tuple[str, str]:
-    """What stands before the first dot that is in no brackets, and the rest."""
+    """The part before the first dot outside brackets, and the rest."""
     depth = 0
     for index, character in enumerate(location):
         depth += (character == "[") - (character == "]")
@@ -189,13 +190,13 @@ def _values(node: Node | None) -> Iterator[ScalarNode]:
 
 
 def _names(path: tuple[str, ...]) -> set[str]:
-    """The keys that may stand below a path."""
+    """The allowed keys below a path."""
     models = [p for p in _parts(ApplicationModel, path) if isinstance(p, type)]
     return {n for one in models if issubclass(one, BaseModel) for n in keys_of(one)}
 
 
 def _parts(kind: Any, path: tuple[str, ...]) -> Iterator[Any]:  # noqa: ANN401
-    """The types, and their bounds, of what may stand at a path of a value of this type."""
+    """The types, with their bounds, of the values that are allowed at a path."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         yield from _parts(arguments[0], path)

@@ -1,4 +1,4 @@
-"""Reads the YAML of an application, for the command line and for Dagster."""
+"""Read the YAML of an application, for the command line and for Dagster."""
 
 import os
 from datetime import date, datetime
@@ -28,7 +28,7 @@ from kstreams_assets.settings import ApplicationSettings
 FILE: Final = "defs.yaml"
 _TYPE_ENDING: Final = "KafkaStreamsAppComponent"
 _MAKE: Final = (
-    "Give the defs.yaml that `kstreams-assets discover --application-id ID --bootstrap HOST:PORT"
+    "Use the defs.yaml that `kstreams-assets discover --application-id ID --bootstrap HOST:PORT"
     " --output defs.yaml` writes."
 )
 
@@ -43,10 +43,10 @@ def load_settings(
 ) -> ApplicationSettings:
     """The settings of the application in a component's YAML.
 
-    Args as for `load_model`.
+    Arguments are those of `load_model`.
 
     Raises:
-        ConfigurationError: The file does not say what it should.
+        ConfigurationError: The file is invalid.
     """
     model = load_model(
         path,
@@ -58,7 +58,7 @@ def load_settings(
     try:
         return model.settings(path.parent, file=path.name)
     except RuleSqlError:
-        raise  # it names its place
+        raise  # the error names its place
     except ConfigurationError as error:
         root = attributes_node(path, model.application_id)
         where = leading_place(root, error.problem) or place_below(root, error.keys, error.value)
@@ -73,17 +73,17 @@ def load_model(
     warehouse: str | None = None,
     state_in: str | None = None,
 ) -> ApplicationModel:
-    """What a YAML file says of an application.
+    """The model of an application in a YAML file.
 
     Args:
         path: The `defs.yaml`.
-        application_id: Which one, when the file has several documents.
+        application_id: Selects the application if the file has several documents.
         bootstrap_servers: Replaces the file's.
         warehouse: Replaces the file's.
         state_in: Replaces the file's.
 
     Raises:
-        ConfigurationError: The file does not say what it should.
+        ConfigurationError: The file is invalid.
     """
     attributes = read_attributes(path, application_id=application_id)
     _check_options(bootstrap_servers, warehouse)
@@ -106,15 +106,15 @@ def load_model(
 def application_model(
     attributes: dict[str, Any], path: Path = Path(FILE), *, application_id: str | None = None
 ) -> ApplicationModel:
-    """What the attributes of a file say, their templates filled in.
+    """The model of the attributes of a file, with templates filled in.
 
     Args:
-        attributes: As they are written.
-        path: Where, to name the lines of what is wrong.
-        application_id: Which one, when the file has several documents.
+        attributes: The attributes as written.
+        path: The file, to name the lines of problems.
+        application_id: Selects the application if the file has several documents.
 
     Raises:
-        ConfigurationError: They do not say what they should.
+        ConfigurationError: The attributes are invalid.
     """
     said_id = attributes.get("application_id") if application_id is None else application_id
     root = attributes_node(path, said_id if isinstance(said_id, str) else None)
@@ -126,7 +126,7 @@ def application_model(
 
 
 def _filled_in(said: object, root: Node | None, path: Path, keys: tuple[str, ...]) -> Any:  # noqa: ANN401 - YAML
-    """The same with its templates filled in, which know `env` alone."""
+    """The value with its templates filled in; they can use only `env`."""
     if isinstance(said, dict):
         return {k: _filled_in(v, root, path, (*keys, str(k))) for k, v in said.items()}
     if isinstance(said, list):
@@ -146,7 +146,7 @@ def _filled_in(said: object, root: Node | None, path: Path, keys: tuple[str, ...
             str(filled)  # which raises
         return filled
     except TemplateError as error:
-        text = f"the template is not understood: {str(error).rstrip('.')}. Known is env alone."
+        text = f"the template is invalid: {str(error).rstrip('.')}. Templates can use only env."
     except _NotSetError as error:
         text = str(error)
     raise _wrong(path, at_place(place(root, ".".join(keys)), text))
@@ -168,7 +168,7 @@ def _env(name: str, default: str | None = None) -> str:
 
 
 def _check_options(bootstrap_servers: str | None, warehouse: str | None) -> None:
-    """What stands on the command line is not to be blamed on the file."""
+    """Errors of options must not blame the file."""
     if bootstrap_servers is not None:
         KafkaConnection(bootstrap_servers=bootstrap_servers)
     if warehouse is not None:
@@ -176,10 +176,10 @@ def _check_options(bootstrap_servers: str | None, warehouse: str | None) -> None
 
 
 def read_attributes(path: Path, *, application_id: str | None = None) -> dict[str, Any]:
-    """The attributes of the component as they are written, templates and all.
+    """The attributes of the component as written, including templates.
 
     Raises:
-        ConfigurationError: There is no such file or no such component in it.
+        ConfigurationError: The file does not exist or does not contain such a component.
     """
     text = ""
     try:
@@ -209,33 +209,33 @@ def read_attributes(path: Path, *, application_id: str | None = None) -> dict[st
     if len(found) > 1:
         raise _wrong(
             path,
-            f"{len(found)} applications ({ids_there}), and one is needed.",
+            f"contains {len(found)} applications ({ids_there}).",
             remedy="Choose it with --application-id.",
         )
     if not found:
         raise _wrong(
             path,
-            f"no application of type {_TYPE_ENDING} has the id {application_id!r}; there"
-            f" are: {ids_there}.",
+            f"no application of type {_TYPE_ENDING} has the id {application_id!r}; the file"
+            f" contains: {ids_there}.",
             remedy="Choose one of them with --application-id.",
         )
     return dict(found[0])
 
 
 def _wrong(path: Path, problem: str, *, remedy: str = CORRECT) -> ConfigurationError:
-    """The error for a YAML that is missing, is not YAML, or says something unknown."""
+    """The error for a YAML that is missing, is not YAML, or has unknown content."""
     return ConfigurationError(f"{path}: {' '.join(problem.split())}", remedy=remedy)
 
 
 def _no_application(what: str) -> str:
     return (
-        f"no application of type {_TYPE_ENDING} is in it: the file is {what}. The YAML of an"
+        f"it contains no application of type {_TYPE_ENDING}: the file is {what}. The YAML of an"
         f" application has `type: kstreams_assets.components.{_TYPE_ENDING}` and `attributes`."
     )
 
 
 def _not_yaml(error: yaml.MarkedYAMLError) -> str:
-    """The place of the problem alone: the text around it may be a secret."""
+    """Only the place of the problem: the text around it may be a secret."""
     mark = error.problem_mark
     where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
     return f"{where}not YAML: {error.problem or error.context}."

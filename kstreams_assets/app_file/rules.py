@@ -1,4 +1,4 @@
-"""The rules of the YAML, checked and with their SQL: what of an application's settings they are."""
+"""Check the rules and recomputed stores of the YAML, and add their SQL to the settings."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,13 +24,13 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def topic_formats(
     topics: Mapping[str, TopicBlock], application: StreamsApplication
 ) -> dict[str, TopicFormat]:
-    """How records of topics are read, by full name, for those of which it is said.
+    """The declared formats of topics, by full name.
 
-    An internal topic may be named without the application id.
+    Internal topics may be named without the application id.
 
     Raises:
-        ConfigurationError: The application has no such topic, it is read as a store, or a format is
-            not understood.
+        ConfigurationError: The application does not have the topic, the topic is read as a store,
+            or a format is invalid.
     """
     said = {name: model for name, model in topics.items() if model.says_how_to_read}
     names = {topic.name: topic.name for topic in application.topics}
@@ -45,14 +45,14 @@ def topic_formats(
         topic = application.topic(names[name])
         if topic.roles == {TopicRole.CHANGELOG}:
             raise ConfigurationError(
-                f"Topic {name!r} has a format, and is a changelog.",
-                remedy="Give key and value of its store instead (stores): changelogs are read as"
+                f"Topic {name!r} has a format, but is a changelog.",
+                remedy="Set key and value of its store instead (stores): changelogs are read as"
                 " stores.",
             )
         if topic.name in found:
             raise ConfigurationError(
-                f"Topic {topic.name!r} has two blocks in topics, with the application id and"
-                " without.",
+                f"Topic {topic.name!r} has two blocks in topics, with and without the application"
+                " id.",
                 remedy="Remove one of them.",
             )
         found[topic.name] = TopicFormat(key=model.key or BYTES, value=model.value or BYTES)
@@ -69,7 +69,7 @@ def with_rules(
     """The settings with the completeness rules and recomputed stores of the YAML.
 
     Raises:
-        RuleSqlError: It names the rule, its line, the line with the problem, and the problem.
+        RuleSqlError: A rule is invalid; names the rule, its line, the line with the problem.
     """
     known = KnownViews.of(settings)
     return replace(
@@ -99,7 +99,7 @@ def _check_name(name: str, number: int, seen: dict[str, int]) -> None:
         )
     if name.lower().startswith(RULE_PREFIX):
         raise RuleTextError(
-            f"names that begin with {RULE_PREFIX} are those of recomputed stores",
+            f"names that start with {RULE_PREFIX} are reserved for recomputed stores",
             remedy="Rename the rule.",
         )
     if name in seen:
@@ -112,13 +112,13 @@ def _check_name(name: str, number: int, seen: dict[str, int]) -> None:
 def _rule(model: DeclaredRule, known: KnownViews, line: int | None) -> CompletenessRule:
     if (model.sql is None) == (model.balance is None):
         given = "neither sql nor" if model.sql is None else "both sql and"
-        raise RuleTextError(f"it has {given} balance", remedy="Give exactly one of the two.")
+        raise RuleTextError(f"it has {given} balance", remedy="Set exactly one of the two.")
     if not model.on:
-        raise RuleTextError("it is evaluated nowhere (on)", remedy="Name a place, or leave on out.")
+        raise RuleTextError("its list of places (on) is empty", remedy="Add a place, or remove on.")
     if model.sql is not None:
         if model.per is not None:
             raise RuleTextError(
-                "it has sql and per", remedy="per belongs to a balance; use GROUP BY in SQL."
+                "it has both sql and per", remedy="per belongs to a balance; use GROUP BY in SQL."
             )
         query, views = model.sql, check_rule_sql(model.sql, known, model.scope)
         repeats = None

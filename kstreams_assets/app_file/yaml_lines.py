@@ -1,4 +1,4 @@
-"""Where in its YAML a rule stands, so that what is wrong with it can be looked up. Pure."""
+"""Find the lines of rules in the YAML, for error messages. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ _LITERAL: Final = "|"
 
 @dataclass(frozen=True, slots=True)
 class RuleLines:
-    """Lines count from 1. `text` is where `sql` or `balance` begins.
+    """Lines count from 1. `text` is the first line of `sql` or `balance`.
 
-    `is_literal`: each line of the text is one of the YAML (a block scalar `|`), so that a line of
-    the text can be named.
+    `is_literal`: each line of the text is one line of the YAML (a block scalar `|`), so messages
+    can name a line of the text.
     """
 
     rule: int
@@ -28,7 +28,7 @@ class RuleLines:
     is_literal: bool = False
 
     def of_text(self, line: int | None) -> int | None:
-        """The line of the YAML that holds this line of the text, as near as can be told."""
+        """The line of the YAML with this line of the text, as precisely as possible."""
         if self.text is None or line is None or not self.is_literal:
             return self.text
         return self.text + line - 1
@@ -36,14 +36,14 @@ class RuleLines:
 
 @dataclass(frozen=True, slots=True)
 class YamlLines:
-    """Where the rules (in their order) and the blocks `recompute` (by store) of a file stand."""
+    """The lines of the rules (in order) and of the blocks `recompute` (by store) of a file."""
 
     file: Path | None = None
     rules: tuple[RuleLines, ...] = ()
     recomputed: Mapping[str, RuleLines] = field(default_factory=dict)
 
     def of_rule(self, number: int) -> RuleLines | None:
-        """Of the rule of this number, from 0; None where it is not known."""
+        """The lines of the rule with this number, from 0; None if unknown."""
         return self.rules[number] if number < len(self.rules) else None
 
 
@@ -51,21 +51,21 @@ NO_LINES: Final = YamlLines()
 
 
 def yaml_lines(file: Path, application_id: str) -> YamlLines:
-    """Where the rules of an application stand in its YAML; nothing where that cannot be told.
+    """Find the lines of the rules of an application in its YAML; nothing if that is not possible.
 
-    A file may have several documents: the one with this application id counts, or the only one.
+    If a file has several documents, the one with this application id counts, or the only one.
     """
     attributes = attributes_node(file, application_id)
     return NO_LINES if attributes is None else _of_attributes(file, attributes)
 
 
 def attributes_node(file: Path, application_id: str | None) -> Node | None:
-    """The attributes of an application in its YAML, with their places; None if that is not clear.
+    """The node of an application's attributes in its YAML; None if it is not unique.
 
     Without an id, those of the only application in the file.
 
     Raises:
-        ConfigurationError: A key stands twice in one block, of which YAML readers take the last.
+        ConfigurationError: A block contains a key twice; YAML readers would use the last one.
     """
     try:
         documents = list(yaml.compose_all(file.read_text(encoding="utf-8"), yaml.SafeLoader))
@@ -96,7 +96,7 @@ def _refuse_repeated_keys(file: Path, node: Node) -> None:
         name = _text(key)
         if name and name in first:
             raise ConfigurationError(
-                f"{file}: line {_line(key)}: the key {name} is given twice, first in line"
+                f"{file}: line {_line(key)}: the key {name} occurs twice, first in line"
                 f" {_line(first[name])}.",
                 remedy="Keep one of them.",
             )
@@ -125,7 +125,7 @@ def _of_rule(rule: Node) -> RuleLines:
         text = _child(rule, name)
         if isinstance(text, ScalarNode):
             is_literal = text.style == _LITERAL
-            # A literal's mark is that of its `|`, the text begins below.
+            # The mark of a literal is its `|`; the text starts below.
             return RuleLines(_line(rule), _line(text) + is_literal, is_literal)
     return RuleLines(_line(rule))
 

@@ -495,7 +495,7 @@ class SpanReader:
         files = [
             file
             for one in done
-            for file in (NewFile.told(folder, row) for row in one.rows)
+            for file in (NewFile.from_task_row(folder, row) for row in one.rows)
             if (file.values["window"], file.values["topic"]) not in left_out
         ]
         remove_unreported(folder, {file.path.rpartition("/")[2] for file in files})

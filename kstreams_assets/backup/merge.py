@@ -207,7 +207,7 @@ def merge(
             ]
             tasks.sort(key=lambda task: -sum(file.size for file in task.files))
             done = run_here(tasks, check, at_a_time=settings.tasks or _AT_ONCE)
-            files = [NewFile.told(folder, row) for one in done for row in one.rows]
+            files = [NewFile.from_task_row(folder, row) for one in done for row in one.rows]
             contents = contents_of(records, files)
             results = {
                 one.id: one.result(contents.get(one.id, SpanContent()), keep.get(one.id, Keep.ALL))

@@ -382,7 +382,7 @@ class Planner:
             found = incarnations(self.ctx.cluster, topic_ids, known)
             if not found.truncated:
                 return found.now
-            doubt = self.ctx.cluster.leader_doubt(application_id, wait_s=_BROKERS_S)
+            doubt = self.ctx.cluster.stale_leader_check(application_id, wait_s=_BROKERS_S)
             if not doubt:
                 return found.now
             partition = str(next(iter(found.truncated)))

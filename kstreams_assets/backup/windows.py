@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from kstreams_assets.model.point import PartitionCut, RecoveryPoint, in_force
+from kstreams_assets.model.point import PartitionCut, RecoveryPoint, effective_points
 from kstreams_assets.model.spans import Position, RecordedSpan, Window
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -115,7 +115,7 @@ class WindowEdges:
     _recorded_in: dict[Window, set[TopicPartitionId]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ordered = in_force(self.points)
+        self._ordered = effective_points(self.points)
         self._instants = [point.effective_at_ms for point in self._ordered]
         spans: dict[TopicPartitionId, list[RecordedSpan]] = defaultdict(list)
         self._recorded_in = defaultdict(set)

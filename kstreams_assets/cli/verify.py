@@ -171,7 +171,9 @@ def _print(found: Verification) -> None:
         f" {duration(found.took_ms)})"
     )
     if found.damages:
-        print_table(title, *DAMAGE.table(found.damages, "what", "where", "told", "lost", "remedy"))
+        print_table(
+            title, *DAMAGE.table(found.damages, "what", "where", "description", "lost", "remedy")
+        )
     else:
         click.echo(title)
     if found.unrecorded:

@@ -1,6 +1,6 @@
-"""The control plane of topics: their configs, and creating, altering and deleting them.
+"""The control plane of topics: read their configs; create, alter and delete topics.
 
-By confluent-kafka's `AdminClient`; `admin_calls` has how often it is asked, and for how long.
+Uses confluent-kafka's `AdminClient`; `admin_calls` decides about retries and time-outs.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _DELETE: Final = "delete_topics"
 _CONFIGS: Final = "describe_configs"
 _EXISTS: Final = client_errors.TopicAlreadyExistsError.errno
 _SET_ON_THE_TOPIC: Final = 1
-"""The source of a config, in the numbers of Kafka's protocol, as librdkafka hands them on."""
+"""The source of a config, in the numbers of Kafka's protocol, as librdkafka passes them on."""
 _NOT_ALLOWED: Final = {
     TOPIC_NOT_ALLOWED,
     client_errors.ClusterAuthorizationFailedError.errno,
@@ -64,8 +64,8 @@ RECORD_CONFIGS: Final = (
     "message.timestamp.after.max.ms",
     "message.timestamp.difference.max.ms",
 )
-"""Configs of a topic that decide which records it takes and which it keeps. Their effective values
-count on another cluster, too, wherever they were set."""
+"""Configs of a topic that decide which records it accepts and keeps. Their effective values count
+on another cluster, too, wherever they were set."""
 
 _BROKER_NAMES: Final = {
     "cleanup.policy": "log.cleanup.policy",
@@ -79,7 +79,7 @@ _BROKER_NAMES: Final = {
     "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
 }
-"""Of configs of topics the brokers' config that is their default; `retention.ms` has several."""
+"""The brokers' config with the default of each topic config; `retention.ms` has several."""
 
 _RETENTION: Final = {
     "log.retention.ms": 1,
@@ -94,9 +94,9 @@ Configs = Mapping[str, "ConfigEntry"]
 class TopicDescription:
     """A topic as the cluster describes it.
 
-    `topic_id` in Kafka's own notation (22 characters); `explicit_configs` only what was set on this
-    topic, `effective_configs` everything that holds for it. `authorized_operations` are what this
-    user may do with it (READ, DESCRIBE ...).
+    `topic_id` in Kafka's own notation (22 characters). `explicit_configs` were set on this topic;
+    `effective_configs` include defaults. `authorized_operations` are this user's rights (READ,
+    DESCRIBE ...).
     """
 
     name: str
@@ -109,7 +109,7 @@ class TopicDescription:
 
     @property
     def record_configs(self) -> Mapping[str, str]:
-        """The effective values of `RECORD_CONFIGS`; a broker reports those that it knows."""
+        """The effective values of `RECORD_CONFIGS`; a broker reports those that it supports."""
         effective = self.effective_configs
         return {name: effective[name] for name in RECORD_CONFIGS if name in effective}
 
@@ -127,13 +127,14 @@ class TopicSpec:
 class AdminRequests(MetadataRequests):
     """The part of `KafkaCluster` that describes topics and brokers, and changes topics.
 
-    Where one topic of several is refused, the error names every topic with the same refusal.
+    If one of several topics is refused, the error names every topic with the same refusal.
     """
 
     _admin: AdminCalls
 
     def topic_configs(self, topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
-        """Every config that holds for these topics; absent ones left out. Asked of any live broker.
+        """Every effective config of these topics; absent topics are omitted. Any live broker
+        answers.
 
         Needs DESCRIBE_CONFIGS on the topics.
         """
@@ -141,14 +142,14 @@ class AdminRequests(MetadataRequests):
         return {topic: _values(entries.values()) for topic, entries in configs.items()}
 
     def broker_retention_ms(self) -> int | None:
-        """The brokers' default of `retention.ms`, -1 for without end; None if not reported.
+        """The brokers' default of `retention.ms`, -1 for unlimited; None if not reported.
 
         Needs DESCRIBE_CONFIGS on the cluster.
         """
         return _retention_ms(self._broker_configs())
 
     def topic_defaults(self) -> Mapping[str, str]:
-        """The brokers' defaults of `RECORD_CONFIGS`, as far as they are reported.
+        """The brokers' defaults of `RECORD_CONFIGS`, as far as reported.
 
         Needs DESCRIBE_CONFIGS on the cluster.
         """
@@ -194,7 +195,7 @@ class AdminRequests(MetadataRequests):
         }
 
     def require_read(self, names: Iterable[str]) -> None:
-        """Raise AuthorizationFailedError with every topic this user may not READ."""
+        """Raise AuthorizationFailedError with every topic that this user may not READ."""
         denied = [
             name
             for name, topic in self.describe_topics(names).items()
@@ -206,7 +207,7 @@ class AdminRequests(MetadataRequests):
     def create_topics(self, specs: Iterable[TopicSpec]) -> None:
         """Create topics and wait until the cluster knows them and their leaders.
 
-        Needs CREATE; raises KafkaRequestError when one exists.
+        Needs CREATE; raises KafkaRequestError if one exists.
         """
         by_name = {spec.name: spec for spec in specs}
         if not by_name:
@@ -231,9 +232,9 @@ class AdminRequests(MetadataRequests):
             time.sleep(RETRY_S)
 
     def validate_topics(self, specs: Iterable[TopicSpec]) -> Mapping[str, KStreamsAssetsError]:
-        """Why the cluster would not create these topics, by name; creates nothing.
+        """The reasons why the cluster would not create these topics, by name; creates nothing.
 
-        Rights, configs, replication factor, names, the cluster's policy, topics that exist already.
+        Checks rights, configs, replication factor, names, the cluster's policy and existing topics.
         """
         specs = list(specs)
         if not specs:
@@ -246,10 +247,10 @@ class AdminRequests(MetadataRequests):
         }
 
     def alter_topic_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
-        """Set configs of topics, or remove (None) their own values; configs not named stay.
+        """Set configs of topics, or remove (None) their own values; other configs are unchanged.
 
-        Each topic's changes are taken together or not at all, and hold a moment later. Needs
-        ALTER_CONFIGS. Raises KafkaRequestError for values the cluster does not take.
+        The changes of each topic are applied together or not at all, after a short delay. Needs
+        ALTER_CONFIGS. Raises KafkaRequestError for values that the cluster rejects.
         """
         changes = {topic: configs for topic, configs in changes.items() if configs}
         alteration = Change(
@@ -260,7 +261,7 @@ class AdminRequests(MetadataRequests):
         self._change(alteration, list(changes), "ALTER_CONFIGS")
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics; they vanish a moment later. Needs DELETE."""
+        """Delete topics; they disappear after a short delay. Needs DELETE."""
         names = sorted(set(names))
         if not names:
             return
@@ -297,7 +298,7 @@ class AdminRequests(MetadataRequests):
         return start
 
     def _configs_of_topics(self, topics: Sequence[str]) -> dict[str, Configs]:
-        """The entries of each topic that is there, defaults included."""
+        """The config entries of each existing topic, including defaults."""
         if not topics:
             return {}
         answers = self._admin.ask(_CONFIGS, describe_configs("topic", topics))
@@ -352,7 +353,7 @@ class AdminRequests(MetadataRequests):
     def _deleted(
         self, names: Sequence[str], before: Mapping[str, TopicIdentity]
     ) -> dict[str, Refusal | None]:
-        """A topic of the same name and another id was created after the deletion."""
+        """Recognise a topic that was created after the deletion: same name, other id."""
         now = self._identities(names, _DELETE)
         return {name: None for name in names if name not in now or now[name] != before.get(name)}
 
@@ -410,7 +411,7 @@ def _alteration(changes: Mapping[str, Mapping[str, str | None]]) -> Start:
 
 
 def _retention_ms(configs: Mapping[str, str]) -> int | None:
-    """The value of the first config that is set; a broker's hours always are."""
+    """The value of the first config that is set; a broker always has its hours."""
     set_ = (int(configs[name]) * ms for name, ms in _RETENTION.items() if configs.get(name))
     return next((max(-1, retention_ms) for retention_ms in set_), None)
 

@@ -1,8 +1,8 @@
-"""Calls of `AdminClient`: questions are repeated until a deadline, changes are sent once.
+"""Calls of `AdminClient`: queries are repeated until a deadline, changes are sent once.
 
-librdkafka may wait for a dead broker while others could answer, so a question gets a short time-out
-and is asked again by a new client. A change is sent once, as a second attempt could not tell "done
-before" from "refused"; after a lost answer the cluster is asked whether the change was made.
+librdkafka may wait for a dead broker while others could answer, so a query gets a short time-out
+and is repeated by a new client. A change is sent once, because a second attempt cannot distinguish
+"already done" from "refused". After a lost answer the cluster is asked whether the change was made.
 confluent-kafka is imported where a client is built: `recovery-points take` does not load it.
 """
 
@@ -35,23 +35,23 @@ _RETRY_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 0.2
 _NOT_CONTROLLER: Final = client_errors.NotControllerError.errno
 _TIMED_OUT_THERE: Final = client_errors.RequestTimedOutError.errno
-"""The controller has begun a change and not seen its end."""
+"""The controller has started a change but not seen its end."""
 
 _POLL_S: Final = 0.1
 _GRACE_S: Final = 1.0
-"""librdkafka ends each call itself; this is for one that does not."""
+"""librdkafka ends each call itself; this limit is for calls that it does not end."""
 _UNMUTED_S: Final = 0.01
 _LARGEST_LOCAL: Final = -100
-"""Codes of librdkafka itself are not above this; those of brokers are."""
+"""Codes up to this are librdkafka's own; higher ones are those of brokers."""
 _NEVER_SENT: Final = re.compile(
     r"(Failed while|Timed out) (initializing|waiting for controller|waiting for broker\b)"
 )
-"""librdkafka's words for a call that ended before a connection was there to send it on."""
+"""librdkafka's words for a call that ended before a connection was available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A broker's refusal, of one of the topics or brokers that a call names."""
+    """A broker's refusal for one of the topics or brokers that a call names."""
 
     code: int
     reason: str
@@ -60,7 +60,7 @@ class Refusal:
 class UnansweredError(Exception):
     """A call of librdkafka without an answer.
 
-    `is_maybe_done`: it was sent, so a broker may have done what it asks, or may do it later.
+    `is_maybe_done`: the request was sent, so a broker may have executed it or may still do so.
     `is_refusal`: librdkafka could not log in, or does not trust the broker's certificate.
     """
 
@@ -72,15 +72,15 @@ class UnansweredError(Exception):
 
 
 Start = Callable[["AdminClient", float], Mapping[str, Future[Any]]]
-"""Starts a call with a timeout in seconds; returns a future for each topic or broker."""
+"""Start a call with a timeout in seconds; return a future for each topic or broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of topics that may not be sent twice.
+    """A change of topics that must not be sent twice.
 
-    `start` makes the call for some of the topics. `outcomes` looks at the cluster and returns those
-    of the topics whose outcome is certain: None if the change was made, else the refusal.
+    `start` makes the call for some of the topics. `outcomes` inspects the cluster and returns the
+    topics with a certain outcome: None if the change was made, else the refusal.
     """
 
     operation: str
@@ -89,7 +89,7 @@ class Change:
 
 
 class AdminConnection:
-    """One `AdminClient` of a cluster; give it up after an UnansweredError.
+    """One `AdminClient` of a cluster; close it after an UnansweredError.
 
     Raises SecretNotFoundError, ConfigurationError.
     """
@@ -125,8 +125,8 @@ class AdminConnection:
     def answers(self, start: Start, timeout_s: float, *, is_hasty: bool = False) -> dict[str, Any]:
         """The answer for each name, or its Refusal; raises UnansweredError.
 
-        With `is_hasty` it also ends when a broker cannot be reached: librdkafka connects to those
-        that it needs, and does not look for another one.
+        With `is_hasty` it also ends if a broker cannot be reached: librdkafka connects only to the
+        brokers that it needs, and does not try others.
         """
         assert self._client is not None  # noqa: S101 (nothing is asked after close)
         wait_throttled(self._muted_until - time.monotonic())
@@ -144,7 +144,7 @@ class AdminConnection:
         return {name: self._answer(future) for name, future in futures.items()}
 
     def close(self) -> None:
-        """End it; what it has not sent is never sent."""
+        """Close it; unsent requests are never sent."""
         self._client = None
 
     def _answer(self, future: Future[Any]) -> Any:  # noqa: ANN401 (differs by call)
@@ -160,7 +160,7 @@ class AdminConnection:
         raise self._unanswered(error.str(), is_maybe_done=is_maybe_done) from None
 
     def _unanswered(self, reason: str, *, is_maybe_done: bool) -> UnansweredError:
-        """The error, with the reason why librdkafka is not connected, if it is not."""
+        """The error, with the reason why librdkafka is not connected, if known."""
         failure = self._last_failure
         return UnansweredError(
             reason if failure is None else failure.str(),
@@ -177,7 +177,7 @@ class AdminConnection:
         return failure.code() == self._error._AUTHENTICATION  # noqa: SLF001
 
     def _is_broker_gone(self) -> bool:
-        """Not for addresses of the connection, of which others are tried meanwhile."""
+        """Not for addresses of the connection: librdkafka also tries the other ones."""
         failure = self._last_failure
         gone = (self._error._TRANSPORT, self._error._RESOLVE)  # noqa: SLF001
         return failure is not None and failure.code() in gone and "/bootstrap" not in failure.str()
@@ -187,7 +187,7 @@ class AdminConnection:
             self._last_failure = error
 
     def _remember_throttling(self, event: "ThrottleEvent") -> None:
-        """Brokers read nothing more from a connection for as long as their answer says."""
+        """For the reported time brokers read nothing more from a connection."""
         report_quota(round(1000 * event.throttle_time))
         for_s = min(event.throttle_time, QUOTA_PATIENCE_S)
         if for_s > 0:
@@ -195,7 +195,7 @@ class AdminConnection:
 
 
 class AdminCalls:
-    """The calls of one `KafkaCluster`; makes a client at the first one, and after a failure."""
+    """The calls of one `KafkaCluster`; creates a client for the first call and after a failure."""
 
     def __init__(self, connection: KafkaConnection, wire: WireClient) -> None:
         self._connection, self._wire = connection, wire
@@ -204,10 +204,10 @@ class AdminCalls:
     def ask(
         self, operation: str, question: Start, *, limit_s: float | None = None
     ) -> dict[str, Any]:
-        """The answer or Refusal of each name, asked again of new clients until the deadline.
+        """The answer or Refusal of each name; repeated with new clients until the deadline.
 
-        The first attempts are short, in case the broker that was chosen is dead; later ones are
-        longer, for a cluster that is slow. Raises what `KafkaCluster` raises.
+        The first attempts are short, in case the selected broker is dead; later ones are longer,
+        for a slow cluster. Raises the errors of `KafkaCluster`.
         """
         limit_s = self._wire.timeout_s if limit_s is None else limit_s
         deadline = unthrottled_time() + limit_s
@@ -244,9 +244,9 @@ class AdminCalls:
             time.sleep(_RETRY_S)
 
     def _open(self, operation: str, timeout_s: float) -> AdminConnection:
-        """The client, made after our own request was answered.
+        """The client, created after our own request was answered.
 
-        That one reports wrong credentials at once, and with the broker's own words.
+        Our request reports wrong credentials at once, in the broker's own words.
         """
         if self._opened is None:
             self._wire.metadata([], operation=operation, timeout_s=timeout_s)
@@ -254,15 +254,15 @@ class AdminCalls:
         return self._opened
 
     def close(self) -> None:
-        """Give the client up; what it has not sent is never sent."""
+        """Close the client; unsent requests are never sent."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
 
     def change(self, change: Change, names: Sequence[str]) -> dict[str, Refusal]:
-        """Send a change of topics once; the topics for which it was refused.
+        """Send a change of topics once; return the topics for which it was refused.
 
-        Raises what `KafkaCluster` raises, and ClusterUnavailableError where the answer was lost and
+        Raises the errors of `KafkaCluster`, and ClusterUnavailableError if the answer was lost and
         the outcome stays unknown.
         """
         deadline = unthrottled_time() + self._wire.timeout_s
@@ -293,9 +293,9 @@ class AdminCalls:
     def _answers_of_ready_broker(
         self, change: Change, names: Sequence[str], deadline: float
     ) -> dict[str, Any]:
-        """The answers to a change, sent on a connection on which a question was just answered.
+        """Send a change on a connection on which a query was just answered.
 
-        Else librdkafka may wait for a dead controller as long as an answer may take.
+        Otherwise librdkafka may wait for a dead controller as long as an answer may take.
         """
         remaining_s = max(_RETRY_S, deadline - unthrottled_time())
         self.ask(change.operation, describe_configs("topic", names[:1]), limit_s=remaining_s)
@@ -305,7 +305,8 @@ class AdminCalls:
     def _outcomes(
         self, change: Change, names: Sequence[str], reason: str
     ) -> dict[str, Refusal | None]:
-        """What became of a change whose answer was lost; asked until all of it is certain."""
+        """The outcomes of a change whose answer was lost; repeated until all of them are
+        certain."""
         deadline = unthrottled_time() + self._wire.timeout_s
         outcomes: dict[str, Refusal | None] = {}
         while left := [name for name in names if name not in outcomes]:
@@ -317,15 +318,15 @@ class AdminCalls:
                 raise self._wire.unavailable(
                     change.operation,
                     self._wire.timeout_s,
-                    f"{reason}. The request was sent and its answer was lost; it is not known"
-                    f" whether the cluster will still carry it out for {uncertain}",
+                    f"{reason}. The request was sent but its answer was lost; the cluster may still"
+                    f" carry it out for {uncertain}",
                 )
             time.sleep(_LOOK_AGAIN_S)
         return outcomes
 
 
 def describe_configs(kind: str, names: Sequence[str]) -> Start:
-    """Ask for all configs of topics, or of one broker, which answers itself."""
+    """Request all configs of topics, or of one broker, which answers itself."""
 
     def start(admin: "AdminClient", timeout_s: float) -> Mapping[str, Future[Any]]:
         from confluent_kafka.admin import ConfigResource  # pyright: ignore[reportPrivateImportUsage]

@@ -1,7 +1,7 @@
-"""Connections to brokers for what is large: records that are fetched or produced.
+"""Connections to brokers for large data: records that are fetched or produced.
 
-kafka-python connects and logs in, then its socket is taken over: its network loop copies each byte
-five times, which took six times as much CPU as receiving them here [measured].
+kafka-python connects and logs in; then its socket is taken over. Its network loop copies each byte
+five times, which took six times as much CPU as receiving here [measured].
 """
 
 import socket
@@ -22,14 +22,14 @@ from kstreams_assets.offsets import TopicPartitionId
 _FRAME: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">hhi")
 _SMALL: Final = 65_536
-"""Up to so many bytes one more copy costs less than another call of the system."""
+"""Up to this size one more copy costs less than another system call."""
 
 
 class Channel(Closing):
-    """A connection to one broker, logged in, on which answers come in the order of requests.
+    """A logged-in connection to one broker, with answers in the order of requests.
 
-    Every method raises OSError when the connection fails or nothing moves for `timeout_s`: it is of
-    no more use then.
+    Every method raises OSError if the connection fails or nothing arrives for `timeout_s`; the
+    channel is then unusable.
     """
 
     def __init__(self, connected: socket.socket, *, timeout_s: float) -> None:
@@ -45,7 +45,7 @@ class Channel(Closing):
         self._socket.close()
 
     def limit(self, timeout_s: float) -> None:
-        """From now on give up when nothing moves for so long."""
+        """From now on fail if nothing arrives for this time."""
         self._socket.settimeout(timeout_s)
 
     def send(
@@ -56,7 +56,7 @@ class Channel(Closing):
         *,
         about: TopicPartitionId,
     ) -> None:
-        """Send a request in a version that is not flexible: header and body without tags."""
+        """Send a request in a non-flexible version: header and body without tags."""
         self._number += 1
         header = _REQUEST.pack(api_key, version, self._number) + _string(CLIENT_ID)
         size = len(header) + sum(len(part) for part in body)
@@ -73,7 +73,7 @@ class Channel(Closing):
         self._asked.append((self._number, about))
 
     def receive(self) -> tuple[memoryview, TopicPartitionId]:
-        """The body of the next answer (overwritten by the next but one), and what was asked."""
+        """The body of the next answer (overwritten after the following one), and its partition."""
         self._fill(memoryview(self._head))
         (size,) = _FRAME.unpack(self._head)
         if not _FRAME.size <= size <= LARGEST_RESPONSE:
@@ -101,7 +101,7 @@ class Channel(Closing):
 
 
 class Channels(Closing):
-    """Channels to the brokers of one cluster, each opened when it is first used; for one thread."""
+    """Channels to the brokers of one cluster, each opened at its first use; for one thread."""
 
     def __init__(self, wire: WireClient, *, timeout_s: float) -> None:
         self._wire, self._timeout_s = wire, timeout_s
@@ -118,28 +118,28 @@ class Channels(Closing):
         return self._channels[node]
 
     def drop(self, node: int) -> None:
-        """Close the channel to a broker: after an error, or to leave answers unread."""
+        """Close the channel to a broker: after an error, or to discard its answers."""
         channel = self._channels.pop(node, None)
         if channel is not None:
             channel.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all channels."""
         for node in [*self._channels]:
             self.drop(node)
 
 
 class Aborted(NamedTuple):
-    """A transaction that was aborted, from its first offset in the partition on."""
+    """An aborted transaction, from its first offset in the partition."""
 
     producer_id: int
     first_offset: int
 
 
 class FetchAnswer(NamedTuple):
-    """What a broker says of one partition; `records` are whole batches, but perhaps the last.
+    """A broker's answer about one partition; `records` are whole batches except perhaps the last.
 
-    One that a quota has emptied (`is_throttled`, KIP-219) says nothing of the partition.
+    An answer that a quota has emptied (`is_throttled`, KIP-219) contains no information.
     """
 
     throttle_time_ms: int
@@ -151,12 +151,12 @@ class FetchAnswer(NamedTuple):
 
     @property
     def is_throttled(self) -> bool:
-        """Whether a quota has emptied it."""
+        """Whether a quota has emptied the answer."""
         return self.throttle_time_ms > 0 and not (self.error_code or self.records)
 
 
 _FETCH_VERSION: Final = 12
-"""What every broker from 2.7 to 4.x answers; from version 13 on topics go by id."""
+"""Supported by every broker from 2.7 to 4.x; from version 13 on topics are named by id."""
 _INFLEXIBLE_FETCH_VERSION: Final = 11
 _FETCH_ANSWER: Final = struct.Struct(">ihii")
 _FETCHED_PARTITION: Final = struct.Struct(">iihqqqi")
@@ -166,7 +166,7 @@ _UNKNOWN: Final = -1
 
 
 class Wanted(NamedTuple):
-    """What is asked of one partition."""
+    """The request for one partition."""
 
     partition: TopicPartitionId
     position: int
@@ -178,7 +178,7 @@ def fetch_request(
 ) -> FetchRequest:
     """A request that is answered at once, and whose answer is filled in the order of `wanted`.
 
-    The first partition that has data gives at least one batch, however large it is.
+    The first partition with data returns at least one batch, however large it is.
     """
     topic = FetchRequest.FetchTopic
     return FetchRequest(
@@ -212,7 +212,7 @@ def send_fetch(
     max_bytes: int,
     isolation: Isolation,
 ) -> None:
-    """Ask for batches from an offset on; it is answered at once, with one batch at least."""
+    """Request batches from an offset on; the answer comes at once, with at least one batch."""
     wanted = [Wanted(partition, position, max_bytes)]
     request = fetch_request(wanted, max_bytes=max_bytes, isolation=isolation)
     version = _INFLEXIBLE_FETCH_VERSION
@@ -220,9 +220,9 @@ def send_fetch(
 
 
 def receive_fetch(channel: Channel) -> FetchAnswer:
-    """The answer to the request before; its records are overwritten by the next but one.
+    """The answer to the previous request; its records are overwritten after the following one.
 
-    Raises OSError, also for an answer that cannot be read or is about another partition.
+    Raises OSError, also for an answer that cannot be parsed or is about another partition.
     """
     body, partition = channel.receive()
     try:
@@ -245,7 +245,7 @@ def receive_fetch(channel: Channel) -> FetchAnswer:
 
 
 class ProduceAnswer(NamedTuple):
-    """What a broker says of one batch; `refused` is the index of a record that it names, or -1."""
+    """A broker's answer about one batch; `refused` is the index of a refused record, or -1."""
 
     throttle_time_ms: int
     error_code: int
@@ -268,7 +268,7 @@ def send_produce(
     *,
     timeout_s: float,
 ) -> None:
-    """Send one batch, to be acknowledged by all replicas in sync."""
+    """Send one batch that all in-sync replicas must acknowledge."""
     no_transaction, topics, partitions = _UNKNOWN, 1, 1
     head = [
         _PRODUCE_HEAD.pack(no_transaction, _ALL, round(1000 * timeout_s), topics),
@@ -279,9 +279,9 @@ def send_produce(
 
 
 def receive_produce(channel: Channel) -> ProduceAnswer:
-    """The answer to the oldest batch without one.
+    """The answer to the oldest unanswered batch.
 
-    Raises OSError, also for an answer that cannot be read or is about another partition.
+    Raises OSError, also for an answer that cannot be parsed or is about another partition.
     """
     body, partition = channel.receive()
     try:
@@ -302,8 +302,8 @@ def receive_produce(channel: Channel) -> ProduceAnswer:
         (throttle_ms,) = _FRAME.unpack_from(body, at)
     except struct.error as unread:
         raise _unreadable(unread) from unread
-    told = next((one for one in [*texts[1:], text] if one), "")
-    return ProduceAnswer(throttle_ms, error, base_offset, refused, told)
+    message = next((one for one in [*texts[1:], text] if one), "")
+    return ProduceAnswer(throttle_ms, error, base_offset, refused, message)
 
 
 _LENGTH: Final = struct.Struct(">h")
@@ -319,18 +319,18 @@ def _behind_string(body: memoryview, at: int) -> int:
 
 
 def _string_at(body: memoryview, at: int) -> memoryview:
-    """The bytes of a string, none where it is null."""
+    """The bytes of a string; empty for null."""
     return _part(body, at + _LENGTH.size, max(_LENGTH.unpack_from(body, at)[0], 0))
 
 
 def _text(body: memoryview, at: int) -> tuple[str, int]:
-    """A text that may be null, and the position behind it."""
+    """A nullable text, and the position behind it."""
     text = bytes(_string_at(body, at)).decode("utf-8", "replace")
     return text, _behind_string(body, at)
 
 
 def _part(body: memoryview, at: int, size: int) -> memoryview:
-    """So many bytes; what an answer announces must be there."""
+    """This many bytes; raises if the answer is shorter than announced."""
     if at + size > len(body):
         message = f"a field of {size} bytes at {at} of {len(body)}"
         raise struct.error(message)
@@ -338,7 +338,7 @@ def _part(body: memoryview, at: int, size: int) -> memoryview:
 
 
 def _behind_topic(body: memoryview, at: int, topics: int, asked: TopicPartitionId) -> int:
-    """The position behind the name of the only topic that was asked for."""
+    """The position behind the name of the only requested topic."""
     if topics != 1 or _string_at(body, at) != asked.topic.encode():
         message = f"an answer that does not mention {asked.topic}"
         raise ConnectionError(message)

@@ -1,4 +1,4 @@
-"""A connection as the configuration of Java clients, and what clients log."""
+"""A connection as configuration of Java clients, and filters for the logs of clients."""
 
 import logging
 
@@ -15,8 +15,8 @@ from kstreams_assets.kafka.connection import (
     resolve_extras,
 )
 
-# kafka-python writes its whole configuration, every request and every byte on the wire, passwords
-# included, to these loggers at level DEBUG.
+# At level DEBUG kafka-python writes its whole configuration, every request and every byte on the
+# wire to these loggers, including passwords.
 _LOGGERS_WITH_CREDENTIALS = (
     "kafka.admin.client",
     "kafka.consumer.group",
@@ -40,7 +40,7 @@ _LOGGERS_OF_ATTEMPTS = (
 
 
 class _AsDebug(logging.Filter):
-    """Both clients report attempts that failed as errors; what matters is raised anyway."""
+    """Both clients report failed attempts as errors; real failures are raised anyway."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
@@ -69,14 +69,16 @@ def tame_client_logs() -> None:
 
 _SECURITY = "org.apache.kafka.common.security"
 _MSK_IAM = "software.amazon.msk.auth.iam"
-"""Of aws-msk-iam-auth, which has to be on the class path of the Java client."""
+"""A class of aws-msk-iam-auth, which must be on the class path of the Java client."""
 
 
 def java_config(connection: KafkaConnection) -> dict[str, str]:
-    """Java client properties, secrets in clear, PEM inline so that no file need reach executors.
+    """Java client properties with clear-text secrets and inline PEM, so that executors need no
+    file.
 
-    Build it where it is used and keep it nowhere. Raises SecretNotFoundError, ConfigurationError
-    (also for a user name or secret with a line break, which JAAS cannot hold).
+    Build them where they are used and do not store them. Raises SecretNotFoundError,
+    ConfigurationError (also for a user name or secret with a line break, which JAAS does not
+    support).
     """
     config = {
         "bootstrap.servers": connection.bootstrap_servers,
@@ -139,8 +141,8 @@ def _profile(sasl: MskIamSasl) -> str:
 def _quote(name: str, value: str) -> str:
     if "\n" in value or "\r" in value:
         raise ConfigurationError(
-            f"The {name} of the sasl block holds a line break, which JAAS cannot carry.",
-            remedy="Remove the line break from the value or from the place that holds it.",
+            f"The {name} of the sasl block contains a line break, which JAAS does not support.",
+            remedy="Remove the line break from the value or from its source.",
         )
     return value.replace("\\", "\\\\").replace('"', '\\"')
 

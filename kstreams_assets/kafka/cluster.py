@@ -1,4 +1,4 @@
-"""The control plane of one Kafka cluster, as the rest of this project asks it."""
+"""The control plane of one Kafka cluster, as the rest of this project uses it."""
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.kafka.admin import AdminRequests
@@ -15,13 +15,13 @@ from kstreams_assets.kafka.wire import WireClient
 class KafkaCluster(
     AdminRequests, LogRequests, EpochRequests, GroupRequests, TransactionRequests, Closing
 ):
-    """Questions to one cluster, each answered or failed within the connection's request timeout.
+    """Requests to one cluster; each is answered or fails within the connection's request timeout.
 
     Connects at the first call and keeps its connections; usable from one thread at a time. Every
-    call raises ClusterUnavailableError when no broker answers in time, AuthenticationFailedError
-    for wrong credentials or a failed TLS handshake, AuthorizationFailedError where an ACL is
-    missing, TopicNotFoundError for topics that are not there, SecretNotFoundError and
-    ConfigurationError where the connection itself is wrong.
+    call raises ClusterUnavailableError if no broker answers in time, AuthenticationFailedError for
+    wrong credentials or a failed TLS handshake, AuthorizationFailedError if an ACL is missing,
+    TopicNotFoundError for missing topics, SecretNotFoundError and ConfigurationError for an invalid
+    connection.
     """
 
     def __init__(self, connection: KafkaConnection, *, timeout_s: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How one Kafka cluster is reached: bootstrap servers, TLS as PEM, SASL, and what is refused."""
+"""Connection settings of one Kafka cluster: bootstrap servers, TLS as PEM, SASL; their checks."""
 
 import fnmatch
 import re
@@ -22,7 +22,7 @@ _STORE_SUFFIXES = {".jks", ".p12", ".pfx", ".pkcs12", ".keystore", ".truststore"
 
 
 def is_inline_pem(text: str) -> bool:
-    """Whether a setting holds PEM text itself rather than a path."""
+    """Whether a setting contains PEM text itself, not a path."""
     return _BEGIN in text
 
 
@@ -41,14 +41,14 @@ def refuse_store(setting: str, value: str) -> None:
 def read_certificates(setting: str, value: str) -> str:
     """The PEM text of one or more certificates, given inline or as a path.
 
-    Raises ConfigurationError when the file cannot be read or holds no certificate.
+    Raises ConfigurationError if the file cannot be read or contains no certificate.
     """
     refuse_store(setting, value)
     text = value if is_inline_pem(value) else _read(setting, value)
     if "-----BEGIN CERTIFICATE-----" not in text:
         raise ConfigurationError(
-            f"{setting} holds no PEM certificate.",
-            remedy="Give PEM text with BEGIN CERTIFICATE lines, or the path of such a file.",
+            f"{setting} contains no PEM certificate.",
+            remedy="Provide PEM text with BEGIN CERTIFICATE lines, or the path of such a file.",
         )
     return text
 
@@ -65,26 +65,26 @@ def _read(setting: str, path: str) -> str:
     except OSError as error:
         raise ConfigurationError(
             f"{setting}: the file {path} cannot be read ({error.strerror}).",
-            remedy="Check the path, and the rights of the user this process runs as.",
+            remedy="Check the path, and the rights of the user of this process.",
         ) from None
 
 
 def check_private_key(setting: str, text: str, *, has_password: bool) -> None:
-    """Raise ConfigurationError unless this is a PKCS#8 key that fits the presence of a password.
+    """Raise ConfigurationError unless this is a PKCS#8 key that matches the password setting.
 
-    Java reads no other form. The text never appears in the error.
+    Java supports no other form. The text never appears in the error.
     """
     if _ENCRYPTED_KEY in text:
         if not has_password:
             raise ConfigurationError(
-                f"{setting} is encrypted, and no key password is given.",
-                remedy="Give ssl.key_password.",
+                f"{setting} is encrypted, but no key password is set.",
+                remedy="Set ssl.key_password.",
             )
         return
     if _PLAIN_KEY in text:
         if has_password:
             raise ConfigurationError(
-                f"{setting} is not encrypted, and yet a key password is given.",
+                f"{setting} is not encrypted, but a key password is set.",
                 remedy="Remove ssl.key_password, or encrypt the key with: openssl pkcs8 -topk8"
                 " -in key.pem -out key.pkcs8.pem",
             )
@@ -99,14 +99,14 @@ def check_private_key(setting: str, text: str, *, has_password: bool) -> None:
     )
     found = f"a {kind} key" if kind else "no PEM key of the form PKCS#8"
     raise ConfigurationError(
-        f"{setting} is {found}; Java reads PKCS#8 only (BEGIN PRIVATE KEY or BEGIN ENCRYPTED"
+        f"{setting} is {found}; Java supports only PKCS#8 (BEGIN PRIVATE KEY or BEGIN ENCRYPTED"
         " PRIVATE KEY).",
         remedy="Convert it with: openssl pkcs8 -topk8 -nocrypt -in key.pem -out key.pkcs8.pem",
     )
 
 
 def decrypt_private_key(setting: str, text: str, password: str) -> str:
-    """The same key as unencrypted PKCS#8; ConfigurationError when the password does not fit."""
+    """The same key as unencrypted PKCS#8; ConfigurationError if the password is wrong."""
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         NoEncryption,
@@ -118,14 +118,14 @@ def decrypt_private_key(setting: str, text: str, password: str) -> str:
         key = load_pem_private_key(text.encode(), password.encode())
     except ValueError:
         raise ConfigurationError(
-            f"{setting} does not open with ssl.key_password.",
+            f"{setting} cannot be decrypted with ssl.key_password.",
             remedy="Check that key and password belong together.",
         ) from None
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 RawSetting = bool | int | float | str | Secret
-"""A setting handed to one client as it is; what is secret in it is a `Secret`."""
+"""A setting that is passed to one client unchanged; secrets in it are `Secret` objects."""
 
 _SECRET_MARKS = ("password", "secret", "jaas", "token", "private", "ssl.key", "keystore.key")
 _NO_SECRET_SUFFIXES = (".url", "_url", ".location", ".type", ".class", ".seconds", ".ms")
@@ -150,34 +150,34 @@ class SecurityProtocol(StrEnum):
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether the client authenticates by SASL."""
+        """Whether the client authenticates with SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 class _BlockWithSecrets(Block):
-    # Dagster takes connections as they are as parts of other components' YAML, but only while their
-    # fields carry no pydantic constraint (`gt`, `min_length` ...): validators do that work instead.
+    # Dagster accepts connections as parts of other components' YAML only while their fields have no
+    # pydantic constraint (`gt`, `min_length` ...): validators do that work instead.
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, data: object) -> object:
-        """Before pydantic does, whose error would show what was written: perhaps a password."""
+        """Check before pydantic does; its error would show the value, perhaps a password."""
         if isinstance(data, Mapping):
             unknown = sorted(str(key) for key in data if key not in cls.model_fields)
             if unknown:
                 raise ConfigurationError(
                     f"Unknown key in the connection: {', '.join(unknown)}.",
-                    remedy=f"Known here are {', '.join(cls.model_fields)}.",
+                    remedy=f"Known keys: {', '.join(cls.model_fields)}.",
                 )
         return data
 
 
 class SslSettings(_BlockWithSecrets):
-    """TLS: whom to trust, and for mutual TLS who we are. PEM only."""
+    """TLS: trusted certificates and, for mutual TLS, the client's own. PEM only."""
 
     ca: str | None = Field(
         default=None,
-        description="CA certificates: path or PEM text. Without it, those of the machine.",
+        description="CA certificates: path or PEM text. Default: those of the machine.",
     )
     certificate: str | None = Field(
         default=None, description="Client certificate with its chain: path or PEM text."
@@ -187,7 +187,7 @@ class SslSettings(_BlockWithSecrets):
     )
     key_password: Secret | None = Field(default=None, description="Password of an encrypted key.")
     verify_host_name: bool = Field(
-        default=True, description="Whether the broker's certificate must bear its host name."
+        default=True, description="Whether the broker's certificate must contain its host name."
     )
 
     @model_validator(mode="after")
@@ -197,25 +197,25 @@ class SslSettings(_BlockWithSecrets):
                 refuse_store(setting, value)
                 if "PRIVATE KEY-----" in value:
                     raise ConfigurationError(
-                        f"{setting} holds a private key in clear.",
-                        remedy="Give the key as ssl.private_key: {file: PATH} or {env: NAME}.",
+                        f"{setting} contains a private key in clear text.",
+                        remedy="Set ssl.private_key: {file: PATH} or {env: NAME}.",
                     )
         if (self.certificate is None) != (self.private_key is None):
             raise ConfigurationError(
-                "ssl.certificate and ssl.private_key go together; one is missing.",
-                remedy="Give both for mutual TLS, or neither.",
+                "ssl.certificate and ssl.private_key must be set together; one is missing.",
+                remedy="Set both for mutual TLS, or neither.",
             )
         if self.private_key is None:
             if self.key_password is not None:
                 raise ConfigurationError(
-                    "ssl.key_password is given without ssl.private_key.",
-                    remedy="Give the key too, or remove the password.",
+                    "ssl.key_password is set without ssl.private_key.",
+                    remedy="Set the key, too, or remove the password.",
                 )
             return self
         if self.private_key.file is not None:
             refuse_store("ssl.private_key", self.private_key.file)
         key = self.private_key.peek()
-        if key:  # a key whose place is not readable here is checked when a client is built
+        if key:  # a key that is not readable here is checked when a client is built
             check_private_key("ssl.private_key", key, has_password=self.key_password is not None)
         return self
 
@@ -266,13 +266,13 @@ class OAuthBearerSasl(_BlockWithSecrets):
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
             raise ConfigurationError(
                 "sasl.token_endpoint_url is not an http or https address without credentials.",
-                remedy="Give the token endpoint of the OpenID Connect provider.",
+                remedy="Set the token endpoint of the OpenID Connect provider.",
             )
         return value
 
 
 class MskIamSasl(_BlockWithSecrets):
-    """Amazon MSK with IAM: SASL OAUTHBEARER with tokens that the AWS credentials sign."""
+    """Amazon MSK with IAM: SASL OAUTHBEARER with tokens signed by the AWS credentials."""
 
     mechanism: Literal["AWS_MSK_IAM"]
     region: str = Field(description="AWS region of the cluster.")
@@ -285,8 +285,8 @@ class MskIamSasl(_BlockWithSecrets):
     def _check_region(cls, value: str) -> str:
         if _REGION.fullmatch(value) is None:  # it becomes part of a host name
             raise ConfigurationError(
-                f"sasl.region is {value!r}, which is no AWS region.",
-                remedy="Give the region of the cluster, as eu-central-1.",
+                f"sasl.region is {value!r}, which is not an AWS region.",
+                remedy="Set the region of the cluster, for example eu-central-1.",
             )
         return value
 
@@ -297,8 +297,8 @@ Sasl = PasswordSasl | OAuthBearerSasl | MskIamSasl
 class KafkaConnection(Block):
     """How to reach one Kafka cluster.
 
-    Secrets are named, not held (see `Secret`). Raises ConfigurationError for settings that
-    contradict one another, pydantic's ValidationError for unknown keys and wrong types.
+    Secrets are references (see `Secret`). Raises ConfigurationError for contradicting settings,
+    pydantic's ValidationError for unknown keys and wrong types.
     """
 
     bootstrap_servers: str = Field(description="host:port, several separated by commas.")
@@ -309,12 +309,12 @@ class KafkaConnection(Block):
     )
     credentials_for: list[str] = Field(
         default=[],
-        description="Further hosts for --bootstrap and --target that get these credentials, in"
-        " addition to those in bootstrap_servers; * matches any part of a name.",
+        description="Further hosts for --bootstrap and --target that may receive these"
+        " credentials, in addition to those in bootstrap_servers; * matches any part of a name.",
         examples=[["*.kafka.example.com"]],
     )
     request_timeout_seconds: float = Field(
-        default=30.0, description="After how long a call to the cluster gives up."
+        default=30.0, description="Time limit of a call to the cluster."
     )
     extra_librdkafka: Mapping[str, RawSetting] = Field(
         default_factory=dict,
@@ -342,7 +342,7 @@ class KafkaConnection(Block):
                     raise ConfigurationError(
                         f"bootstrap_servers: {server!r} is not host:port, it has a scheme"
                         f" ({scheme}).",
-                        remedy=f"Write {rest.rstrip('/')}; security_protocol says how to connect.",
+                        remedy=f"Write {rest.rstrip('/')}; set the protocol in security_protocol.",
                     )
                 host, _, port = server.rpartition(":")
                 if not host or not port.isdigit():
@@ -377,13 +377,14 @@ class KafkaConnection(Block):
         return self
 
     def at(self, bootstrap_servers: str) -> "KafkaConnection":
-        """This connection to other servers, if its credentials may go there.
+        """This connection to other servers, if they may receive its credentials.
 
-        Whoever names the servers of a restore need not be who owns the credentials. Settings that
-        send none (no SASL; the key of a client certificate stays here) go anywhere.
+        The user who names the servers of a restore may not own the credentials. Settings that send
+        no credentials (no SASL; the key of a client certificate stays here) may be used for any
+        host.
 
         Raises:
-            ConfigurationError: A server is no host:port, or its host is neither in this
+            ConfigurationError: A server is not host:port, or its host is neither in this
                 connection's bootstrap_servers nor in credentials_for.
         """
         other = KafkaConnection.model_validate(
@@ -402,14 +403,14 @@ class KafkaConnection(Block):
             raise ConfigurationError(
                 f"The credentials configured for {self.bootstrap_servers} would be sent to"
                 f" {', '.join(strange)}.",
-                remedy="Add the host to credentials_for of that connection if it may have them, or"
-                " give the other cluster a connection of its own.",
+                remedy="If the host may receive them, add it to credentials_for of that"
+                " connection. Otherwise give the other cluster a connection of its own.",
             )
         return other
 
     @property
     def _has_raw_sasl(self) -> bool:
-        """Mechanisms this model does not know come through the raw settings, untested."""
+        """Whether the raw settings configure a mechanism without a model here; untested."""
         keys = {key for _, settings in self._extras() for key in settings}
         return bool(keys & {"sasl.mechanism", "sasl.mechanisms", "sasl_mechanism"})
 
@@ -450,7 +451,7 @@ class KafkaConnection(Block):
                     yield f"{block}.{key}", value
 
     def scrub(self, text: str) -> str:
-        """The text with every secret of this connection masked (for what clients say in errors)."""
+        """Mask every secret of this connection in the text (for error messages of clients)."""
         for _, secret in self.secrets():
             value = secret.peek()
             if value:
@@ -462,7 +463,7 @@ class KafkaConnection(Block):
 class CarriedConnection:
     """A connection with its secrets and certificates, for tasks in other processes.
 
-    It can be pickled, and shows no secret. Make it where it is sent, and keep it nowhere.
+    It can be pickled and shows no secret. Create it where it is sent, and do not store it.
     """
 
     settings: KafkaConnection
@@ -490,18 +491,18 @@ class CarriedConnection:
         return cls(connection.model_copy(update={"ssl": ssl, "sasl": sasl, **extras}), secrets)
 
     def opened(self) -> KafkaConnection:
-        """The connection, whose secrets are now values of this process."""
+        """The connection; its secrets are now values of this process."""
         blocks: dict[str, dict[str, object]] = {}
         for setting, text in self.secrets.items():
             block, _, name = setting.partition(".")
             blocks.setdefault(block, {})[name] = Secret.of(SecretStr(text))
         updates: dict[str, object] = {}
         for block, values in blocks.items():
-            told = getattr(self.settings, block)
+            configured = getattr(self.settings, block)
             updates[block] = (
-                told.model_copy(update=values)
-                if isinstance(told, BaseModel)
-                else {**told, **values}
+                configured.model_copy(update=values)
+                if isinstance(configured, BaseModel)
+                else {**configured, **values}
             )
         return self.settings.model_copy(update=updates)
 

@@ -1,4 +1,4 @@
-"""What the coordinators' own topics hold: offset commits of groups, states of transactions."""
+"""Parse the coordinators' own topics: offset commits of groups, states of transactions."""
 
 import struct
 from collections.abc import Collection, Iterable, Iterator
@@ -18,7 +18,7 @@ _LOWEST: Final = -(2**31)
 
 
 def java_string_hash(text: str) -> int:
-    """What Java's `String.hashCode` gives: signed 32 bits, over UTF-16 code units."""
+    """The value of Java's `String.hashCode`: signed 32 bits, over UTF-16 code units."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -29,9 +29,9 @@ def java_string_hash(text: str) -> int:
 def coordinator_partition(name: str, partitions: int) -> int:
     """The partition for a group (of CONSUMER_OFFSETS) or transactional id (of TRANSACTION_STATE).
 
-    Both by `Utils.abs(hashCode) % partitions`, where the abs of the lowest integer is 0 (Kafka's
-    GroupCoordinatorService and TransactionStateManager); not by its `toPositive`, which serves
-    the partitioner of producers.
+    Both use `Utils.abs(hashCode) % partitions`, where the abs of the lowest integer is 0 (Kafka's
+    GroupCoordinatorService and TransactionStateManager). They do not use `toPositive`, like the
+    partitioner of producers.
     """
     value = java_string_hash(name)
     return 0 if value == _LOWEST else abs(value) % partitions
@@ -44,7 +44,7 @@ _INT64: Final = struct.Struct(">q")
 
 
 class FieldReader:
-    """Reads one key or value from its start to its end; struct.error where bytes are missing."""
+    """Read one key or value from start to end; struct.error if bytes are missing."""
 
     __slots__ = ("_data", "_position", "flexible")
 
@@ -79,7 +79,7 @@ class FieldReader:
         return self._unsigned_varint() - 1 if self.flexible else self.int32()
 
     def skip_tagged_fields(self) -> None:
-        """Pass over the tagged fields at the end of a structure; none in versions without them."""
+        """Skip the tagged fields at the end of a structure; versions without them have none."""
         for _ in range(self._unsigned_varint() if self.flexible else 0):
             self._unsigned_varint()
             self._bytes(self._unsigned_varint())
@@ -116,11 +116,11 @@ _BROKEN: Final = (struct.error, UnicodeDecodeError)
 
 
 class GroupCommit(NamedTuple):
-    """One offset commit, as it lies in the log (its transaction may be open or aborted).
+    """One offset commit in the log (its transaction may be open or aborted).
 
     `offset` None: the offset was deleted (then `metadata` is empty). `metadata` exactly as
-    committed. `record_offset` where the commit lies in `__consumer_offsets`. `leader_epoch` None
-    when none was committed.
+    committed. `record_offset` is the position in `__consumer_offsets`. `leader_epoch` None if none
+    was committed.
     """
 
     group: str
@@ -133,10 +133,10 @@ class GroupCommit(NamedTuple):
 
 
 def offset_commit(record: RawRecord) -> GroupCommit | None:
-    """The commit that a data record holds, None for what is no offset commit.
+    """The commit in a data record, None for other records.
 
-    Control records are not for here: their keys look like those of commits. Raises
-    CoordinatorRecordError for bytes that are no commit, and for versions not known here.
+    Do not pass control records: their keys look like those of commits. Raises
+    CoordinatorRecordError for malformed commits and for unknown versions.
     """
     if record.key is None:
         return None
@@ -165,12 +165,11 @@ def group_commits(batch: LoadedBatch, group: str) -> list[GroupCommit]:
 
 
 def mentions_group(batch: LoadedBatch, group: str) -> bool:
-    """Whether a data batch seems to have commits of a group.
+    """Whether a data batch seems to contain commits of a group.
 
-    A search for the start of their keys in the bytes, far cheaper than decoding; metadata that
-    somebody committed may look the same. (The first key alone would not do: outside of
-    transactions the coordinator puts commits of several groups into one batch.) Raises
-    CorruptBatchError.
+    Searches the start of their keys in the bytes, which is far cheaper than decoding; other
+    committed metadata may look the same. The first key alone is not enough: outside of transactions
+    the coordinator puts commits of several groups into one batch. Raises CorruptBatchError.
     """
     if batch.header.is_control:
         return False
@@ -197,7 +196,7 @@ def _offset_commit(key: bytes, value: bytes | None, record_offset: int) -> Group
         metadata = value[_FLEXIBLE_HEAD.size : end].decode()
     else:
         offset, epoch, metadata = _fields(value)
-    # what follows (times, the topic id) is not needed
+    # the rest (times, the topic id) is not needed
     return GroupCommit(
         group, topic, partition, offset, metadata, record_offset, epoch if epoch >= 0 else None
     )
@@ -248,8 +247,8 @@ class TransactionStatus(IntEnum):
 class TransactionStateRecord:
     """One state of a transactional id.
 
-    `partitions` of the transaction, `__consumer_offsets` among them; Complete states have none.
-    `append_time_ms` is the record's timestamp (those inside the value are taken earlier).
+    `partitions` of the transaction, including `__consumer_offsets`; empty for Complete states.
+    `append_time_ms` is the record's timestamp (those inside the value are earlier).
     """
 
     transactional_id: str
@@ -275,10 +274,9 @@ def transaction_states(
 
 
 def transaction_state(record: RawRecord) -> TransactionStateRecord | None:
-    """The state that a data record holds, None for a tombstone and for keys of other kinds.
+    """The state in a data record, None for a tombstone and for keys of other kinds.
 
-    Raises CoordinatorRecordError for bytes that are no such state, and for versions not known
-    here.
+    Raises CoordinatorRecordError for malformed states and for unknown versions.
     """
     if record.key is None or record.value is None:
         return None

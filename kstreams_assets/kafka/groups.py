@@ -38,7 +38,7 @@ _LONGEST_RETRY_S = 0.5
 def _group_refused(
     operation: str, group: str, code: int, *, needed: str = "DESCRIBE"
 ) -> AuthorizationFailedError | KafkaRequestError:
-    """The error for a code that concerns the group as a whole; `needed` is the right it takes."""
+    """The error for a code about the whole group; `needed` is the required right."""
     resource = f"group {group}"
     if code == GROUP_NOT_ALLOWED:
         return AuthorizationFailedError(operation=operation, resource=resource, needed=needed)
@@ -47,7 +47,7 @@ def _group_refused(
 
 
 # An orphaned transaction is aborted after Streams' transaction.timeout.ms of 10 s plus up to 10 s
-# until the coordinator looks again.
+# until the coordinator checks again.
 UNSTABLE_LIMIT_S = 25.0
 
 _FIRST_RETRY_S = 0.02
@@ -65,7 +65,7 @@ class GroupState:
     """A group as its coordinator sees it.
 
     `type` is `classic`, `consumer`, `streams` or `share`; `state` in Kafka's words (`Empty`,
-    `Stable` ...); `member_count` None where only the newer protocols' own requests would tell it.
+    `Stable` ...); `member_count` None if only the newer protocols' own requests report it.
     """
 
     group: str
@@ -80,7 +80,7 @@ class GroupState:
 
 
 def group_in_use(group: str, state: GroupState | None, operation: str) -> KafkaError:
-    """The error for a group that has members, so that nobody else may change its offsets."""
+    """The error for a group with members, whose offsets must not be changed by others."""
     seen = f" ({state.type} group, state {state.state})" if state else ""
     return KafkaError(
         f"Group {group} is in use{seen}: {operation} is refused.",
@@ -115,12 +115,13 @@ def _committed(answer: Any, group: str) -> dict[TopicPartitionId, CommittedOffse
 _COMMIT = "commit_group_offsets"
 _DELETE = "delete_group_offsets"
 _NO_GENERATION = -1
-# The target's epochs have nothing to do with the source's: with a stale one an application runs
-# and consumes nothing, for ever.
+# The target's epochs are unrelated to the source's: with a stale one an application runs but
+# consumes nothing, for ever.
 _NO_LEADER_EPOCH = -1
 _WITH_LEADER_EPOCH = 6
 _WITH_TOPIC_NAMES = 9  # later versions name topics by id only
-# What one request sets becomes one batch, which must fit into message.max.bytes (1 MiB by default).
+# The offsets of one request become one batch, which must fit into message.max.bytes (1 MiB by
+# default).
 _BATCH_BYTES = 500_000
 _RECORD_OVERHEAD_BYTES = 100
 _ABSENT = client_errors.UnknownTopicOrPartitionError.errno
@@ -222,14 +223,15 @@ class GroupRequests(Requests):
         before_retry: Callable[[], None] | None = None,
         unstable_limit_s: float | None = None,
     ) -> dict[TopicPartitionId, CommittedOffset]:
-        """What the group has committed, by partition; partitions without an offset are absent.
+        """The committed offsets of the group, by partition; partitions without an offset are
+        absent.
 
-        With metadata, and only once no open transaction may still change them: until then the
-        coordinator refuses (`require_stable`) and is asked again, for up to `unstable_limit_s`
-        (25 s), with a call of `before_retry` each time before that. Without `partitions` it answers
-        for all that have an offset, and then does not mention one whose very first offset is still
-        undecided. Partitions of topics this user may not describe are left out by Kafka without a
-        word, or refused when asked for by name. Needs DESCRIBE on the group and its topics. Raises
+        Includes metadata, and waits until no open transaction can still change them. Until then the
+        coordinator refuses (`require_stable`); the request is repeated for up to `unstable_limit_s`
+        (25 s), with a call of `before_retry` each time. Without `partitions` the answer has all
+        partitions with an offset, except one whose very first offset is still undecided. Kafka
+        silently omits partitions of topics that this user may not describe, or refuses them if they
+        are requested by name. Needs DESCRIBE on the group and its topics. Raises
         UnstableGroupOffsetsError.
         """
         wanted = None if partitions is None else _numbers(partitions)
@@ -256,7 +258,7 @@ class GroupRequests(Requests):
                 before_retry()
 
     def group_state(self, group: str) -> GroupState | None:
-        """State of a group, None when the cluster has none of that name.
+        """State of a group, None if the cluster has no group of that name.
 
         Needs DESCRIBE.
         """
@@ -286,7 +288,7 @@ class GroupRequests(Requests):
         return GroupState(group, kind, answer.group_state, len(answer.members))
 
     def group_operations(self, group: str) -> frozenset[str]:
-        """What this user may do with a group, there or not: READ, DELETE ... Needs DESCRIBE."""
+        """This user's rights on a group, existing or not: READ, DELETE ... Needs DESCRIBE."""
         described = self._ask(
             group,
             lambda: DescribeGroupsRequest(
@@ -304,7 +306,7 @@ class GroupRequests(Requests):
         return operation_names(answer.authorized_operations)
 
     def group_ids(self) -> frozenset[str]:
-        """Every group this user may describe, of whatever type."""
+        """Every group of any type that this user may describe."""
         found: set[str] = set()
         for broker in self._wire.broker_ids(operation=_DESCRIBE):
             listed = self._wire.request(ListGroupsRequest, operation=_DESCRIBE, node=broker)
@@ -314,11 +316,11 @@ class GroupRequests(Requests):
     def commit_group_offsets(
         self, group: str, offsets: Mapping[TopicPartitionId, CommittedOffset]
     ) -> None:
-        """Set what a group without members has committed; a group that is not there is created.
+        """Set the committed offsets of a group without members; a missing group is created.
 
-        Metadata byte for byte, always without a leader epoch. Partitions not named keep theirs. The
-        broker takes each partition by itself, so after an error some may be set; setting them again
-        does no harm. Needs READ on the group and its topics. Raises KafkaError,
+        Metadata is kept byte for byte, always without a leader epoch. Other partitions keep their
+        offsets. The broker handles each partition separately, so after an error some may be set;
+        setting them again is harmless. Needs READ on the group and its topics. Raises KafkaError,
         KafkaRequestError (names every refused partition).
         """
         codes: dict[TopicPartitionId, int] = {}
@@ -334,7 +336,7 @@ class GroupRequests(Requests):
         self._raise_refusals(group, codes, _COMMIT, lengths)
 
     def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartitionId]) -> None:
-        """Delete committed offsets of a group without members; absent ones are fine.
+        """Delete committed offsets of a group without members; absent offsets are ignored.
 
         Needs DELETE on the group and READ on its topics. Raises KafkaError,
         KafkaRequestError.
@@ -417,10 +419,10 @@ class GroupRequests(Requests):
         codes_of: Callable[[Any], Iterable[int]],
         operation: str,
     ) -> Any:  # noqa: ANN401
-        """The answer of the group's coordinator, asked again while there is none that is ready.
+        """The answer of the group's coordinator; repeated until a coordinator is ready.
 
-        `codes_of` gives the answer's error codes. A coordinator that is gone is looked for anew:
-        another broker takes its place. Raises ClusterUnavailableError, AuthorizationFailedError.
+        `codes_of` returns the answer's error codes. If a coordinator has stopped, the broker that
+        takes its place is looked up. Raises ClusterUnavailableError, AuthorizationFailedError.
         """
         deadline = unthrottled_time() + self._wire.timeout_s
         while True:

@@ -1,4 +1,4 @@
-"""Leader epochs: they count the elections of a partition's leader, and tell old leaders apart."""
+"""Leader epochs: they count the elections of a partition's leader and identify stale leaders."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,12 +29,13 @@ _RETRY_S = 0.2
 
 
 class EpochRequests(Requests):
-    """The part of `KafkaCluster` that tells old leaders and coordinators from present ones."""
+    """The part of `KafkaCluster` that distinguishes stale leaders and coordinators from current
+    ones."""
 
     def leader_epochs(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, int]:
-        """The epoch of every partition of these topics, as one broker knows it.
+        """The epoch of every partition of these topics, according to one broker.
 
-        Topics that are not there or not shown to this user are absent.
+        Topics that do not exist or are hidden from this user are absent.
         """
         names = sorted(set(topics))
         if not names:
@@ -43,12 +44,11 @@ class EpochRequests(Requests):
         return {partition: entry.leader_epoch for partition, entry in _partitions(response).items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartitionId, int]) -> Mapping[TopicPartitionId, int]:
-        """Where each log stops being the one that the leader of an epoch wrote; -1 if unknown.
+        """The end offset of each leader epoch's part of the log; -1 if unknown.
 
-        An offset that lay below an end in that epoch and is not below this one was truncated
-        (KIP-101, KIP-320). Only leaders of the newest epoch that was seen are asked: one that was
-        deposed or has taken over since refuses (FENCED or UNKNOWN_LEADER_EPOCH), and its epoch is
-        learned anew. Needs DESCRIBE.
+        An offset below an end in that epoch that is not below this end was truncated (KIP-101,
+        KIP-320). Only leaders of the newest seen epoch are asked: a deposed or newly elected one
+        refuses (FENCED or UNKNOWN_LEADER_EPOCH), and its epoch is looked up again. Needs DESCRIBE.
         """
         answers = ask_leaders(
             self._wire,
@@ -61,24 +61,24 @@ class EpochRequests(Requests):
         return {partition: answer.end_offset for partition, answer in answers.items()}
 
     def watch_leaders(self) -> None:
-        """Begin to note which leaders report ends of logs, and which coordinators are asked."""
+        """Start to record which leaders report ends of logs, and which coordinators are asked."""
         self._leaders.answered.clear()
         self._wire.asked_coordinators.clear()
 
     def reported_epoch(self, partition: TopicPartitionId) -> int | None:
-        """The epoch of the leader that reported ends since `watch_leaders`, None if not one."""
+        """The epoch of the leader that reported ends since `watch_leaders`; None if not unique."""
         epochs = self._leaders.answered.get(partition, set())
         return next(iter(epochs)) if len(epochs) == 1 else None
 
-    def leader_doubt(self, group: str, *, wait_s: float) -> str:
-        """Why what was reported since `watch_leaders` may be old; empty if it is not.
+    def stale_leader_check(self, group: str, *, wait_s: float) -> str:
+        """The reason why answers since `watch_leaders` may be stale; empty if they are current.
 
-        A leader that was paused or cut off does not know that it was deposed, and reports the high
-        watermark of its time; a coordinator the offsets of its time. Its successor knows, so all
-        brokers are asked for the newest leader epochs: every answer must have come from a leader of
-        that epoch. A broker that does not answer may be the successor if it has a replica; waits up
-        to `wait_s` until it answers or the others leave it out. What is newer is remembered, so
-        that the next question goes to the right broker.
+        A paused or isolated broker may still believe that it is the leader and report an old high
+        watermark; an old coordinator reports old offsets. Its successor knows, so all brokers are
+        asked for the newest leader epochs: every answer must have come from a leader of that epoch.
+        A broker that does not answer may be the successor if it has a replica; this waits up to
+        `wait_s` until it answers or the others no longer list it. Newer epochs are remembered, so
+        the next request goes to the right broker.
         """
         wire, leaders = self._wire, self._leaders
         deadline = unthrottled_time() + wait_s
@@ -104,18 +104,19 @@ class EpochRequests(Requests):
 
 @dataclass(slots=True)
 class _Views:
-    """What each broker says, by its id; `silent` are those that others name and do not answer."""
+    """The metadata of each broker, by its id; `silent` are known brokers that do not answer."""
 
     of_broker: dict[int, dict[TopicPartitionId, Any]] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
 
     def newest(self, partition: TopicPartitionId) -> Any:  # noqa: ANN401
-        """The partition as the broker with the newest metadata shows it, None if none does."""
+        """The partition according to the broker with the newest metadata, None if no broker lists
+        it."""
         entries = [view[partition] for view in self.of_broker.values() if partition in view]
         return max(entries, key=lambda entry: entry.leader_epoch, default=None)
 
     def replicas(self, partitions: Iterable[TopicPartitionId]) -> set[int]:
-        """The brokers that keep one of these partitions in the eyes of any broker."""
+        """The brokers with a replica of one of these partitions, according to any broker."""
         wanted = set(partitions)
         return {
             replica
@@ -126,7 +127,7 @@ class _Views:
 
 
 def _views(wire: WireClient, topics: Iterable[str]) -> _Views:
-    """The partitions of these topics as each broker sees them that any broker names."""
+    """The partitions of these topics as each broker sees them, for all known brokers."""
     names = sorted(set(topics))
     views = _Views()
     unasked, named = set(wire.broker_ids(operation=_OPERATION)), set[int]()
@@ -157,7 +158,7 @@ def _old_leaders(views: _Views, leaders: PartitionLeaders) -> Sequence[str]:
     for partition, epochs in sorted(leaders.answered.items()):
         newest = views.newest(partition)
         if newest is None:
-            continue  # deleted, which the recorder notices by its id
+            continue  # deleted; the recorder notices it by its id
         if newest.leader_id >= 0:
             leaders.remember(partition, newest.leader_id, newest.leader_epoch)
         if epochs != {newest.leader_epoch}:
@@ -171,7 +172,7 @@ def _old_leaders(views: _Views, leaders: PartitionLeaders) -> Sequence[str]:
 def _old_coordinator(
     views: _Views, wire: WireClient, leaders: PartitionLeaders, group: str
 ) -> Sequence[str]:
-    """The coordinator is the leader of the group's partition, where that is known."""
+    """The coordinator is the leader of the group's partition, if that partition is known."""
     asked = wire.asked_coordinators.get(group, set())
     for partition in leaders.answered:
         newest = views.newest(partition)
@@ -183,7 +184,7 @@ def _old_coordinator(
 
 
 def _disagreement(wire: WireClient, views: _Views, group: str) -> str:
-    """Whether some broker names another coordinator, for want of the right to see its epoch."""
+    """Whether a broker names another coordinator; used if its epoch may not be described."""
     asked = wire.asked_coordinators.get(group, set())
     for broker in sorted(views.of_broker):
         response = wire.request(

@@ -1,4 +1,4 @@
-"""Which broker leads a partition, and where its leader says that logs begin and end."""
+"""Leaders of partitions, and the starts and ends of logs that they report."""
 
 import time
 from collections import defaultdict
@@ -28,7 +28,7 @@ MOVED = {
     client_errors.UnknownLeaderEpochError.errno,
     client_errors.OffsetNotAvailableError.errno,
 }
-"""Errors of a partition that pass: forget its leader, and ask again."""
+"""Transient errors of a partition: forget its leader, and try again."""
 
 _UNKNOWN_TOPIC = client_errors.UnknownTopicOrPartitionError.errno
 _MORE_ATTEMPTS = 3
@@ -37,7 +37,7 @@ _MOVED_RETRY_S = 0.05
 
 
 class PartitionLeaders:
-    """The leaders of partitions of one cluster, as its brokers tell them."""
+    """The leaders of partitions of one cluster, as reported by its brokers."""
 
     def __init__(self, wire: WireClient) -> None:
         self._wire = wire
@@ -49,17 +49,16 @@ class PartitionLeaders:
     def of(
         self, partitions: Iterable[TopicPartitionId], *, operation: str, timeout_s: float
     ) -> dict[TopicPartitionId, int]:
-        """The broker that leads each partition; partitions in an election are absent.
+        """The leader of each partition; partitions during an election are absent.
 
-        Asks a broker only for what is not remembered. Raises TopicNotFoundError for topics
-        and partitions that do not exist, AuthorizationFailedError (DESCRIBE),
-        ClusterUnavailableError.
+        Only unknown partitions cost a request. Raises TopicNotFoundError for missing topics and
+        partitions, AuthorizationFailedError (DESCRIBE), ClusterUnavailableError.
         """
         wanted = list(partitions)
         unknown = sorted({p.topic for p in wanted if p not in self._leaders})
         absent = self._ask(unknown, wanted, operation, timeout_s) if unknown else []
         for _ in range(_MORE_ATTEMPTS if absent else 0):
-            time.sleep(_RETRY_S)  # a broker may not have heard yet of a topic just created
+            time.sleep(_RETRY_S)  # a broker may not know a new topic yet
             absent = self._ask(unknown, wanted, operation, timeout_s)
             if not absent:
                 break
@@ -68,21 +67,21 @@ class PartitionLeaders:
         return {p: self._leaders[p] for p in wanted if p in self._leaders}
 
     def forget(self, partition: TopicPartitionId) -> None:
-        """Ask again next time."""
+        """Look the leader up again next time."""
         self._leaders.pop(partition, None)
 
     def remember(self, partition: TopicPartitionId, leader: int, epoch: int) -> None:
-        """Take this broker for the leader, in this epoch: it is from newer metadata."""
+        """Set the leader and its epoch from newer metadata."""
         self._leaders[partition], self._epochs[partition] = leader, epoch
 
     def newest_epoch(self, partition: TopicPartitionId) -> int:
-        """The newest leader epoch of a partition that any answer named, -1 without one."""
+        """The newest leader epoch of a partition in any answer, -1 without one."""
         return max({self._epochs.get(partition, -1), *self.answered.get(partition, ())})
 
     def _ask(
         self, names: list[str], wanted: list[TopicPartitionId], operation: str, timeout_s: float
     ) -> list[str]:
-        """Remember the leaders of these topics; the names of what does not exist."""
+        """Look up the leaders of these topics; return the names of missing ones."""
         response = self._wire.metadata(names, operation=operation, timeout_s=timeout_s, retry=False)
         denied = [t.name for t in response.topics if t.error_code == TOPIC_NOT_ALLOWED]
         if denied:
@@ -114,10 +113,10 @@ def ask_leaders(
     timeout_s: float | None = None,
     needed: str = "DESCRIBE",
 ) -> dict[TopicPartitionId, Any]:
-    """What its leader answers for each partition; one request per leader.
+    """The leader's answer for each partition; one request per leader.
 
-    Asked again while leaders change. `make` gives the request for some partitions, `answers_in`
-    what a response says of each, with its `error_code`; `needed` is the right it takes. Raises
+    Repeated while leaders change. `make` builds the request for some partitions, `answers_in`
+    returns the answer about each, with its `error_code`; `needed` is the required right. Raises
     TopicNotFoundError, AuthorizationFailedError, ClusterUnavailableError, KafkaRequestError.
     """
     limit_s = wire.timeout_s if timeout_s is None else timeout_s
@@ -131,7 +130,7 @@ def ask_leaders(
             by_leader: defaultdict[int, dict[TopicPartitionId, int]] = defaultdict(dict)
             for partition, leader in led.items():
                 by_leader[leader][partition] = wanted[partition]
-            reason = "an election is going on"
+            reason = "an election is in progress"
             for leader, asked in by_leader.items():
                 try:
                     response = wire.request(
@@ -164,7 +163,7 @@ def ask_leaders(
 
 
 def _passing(code: int, partition: TopicPartitionId, operation: str, needed: str) -> str:
-    """The name of an error that passes; raises the others."""
+    """The name of a transient error; raises the others."""
     if code == TOPIC_NOT_ALLOWED:
         raise topics_not_allowed(operation, [partition.topic], needed)
     error = client_errors.for_code(code).__name__
@@ -174,7 +173,7 @@ def _passing(code: int, partition: TopicPartitionId, operation: str, needed: str
 
 
 def by_topic(entries: Iterable[tuple[TopicPartitionId, T]]) -> dict[str, list[T]]:
-    """What belongs to partitions, as Kafka's requests have it: by topic."""
+    """Group entries of partitions by topic, as in Kafka's requests."""
     topics: defaultdict[str, list[T]] = defaultdict(list)
     for partition, entry in entries:
         topics[partition.topic].append(entry)
@@ -206,8 +205,8 @@ def list_offsets(
 ) -> dict[TopicPartitionId, int]:
     """The offset for EARLIEST, LATEST or a timestamp in ms of each partition; -1 for none.
 
-    By requests of our own: librdkafka's list_offsets waits for a dead leader until its timeout,
-    and then gives the offset -1001 without any error. Raises what `ask_leaders` raises.
+    Uses our own requests: librdkafka's list_offsets waits for a dead leader until its timeout, and
+    then returns the offset -1001 without any error. Raises the errors of `ask_leaders`.
     """
     topic = ListOffsetsRequest.ListOffsetsTopic
 
@@ -239,14 +238,14 @@ def list_offsets(
 
 
 def answers_in(response: Any) -> Iterator[tuple[TopicPartitionId, Any]]:  # noqa: ANN401
-    """What a response says of each partition, for those that name topics and partitions alike."""
+    """A response's entries by partition, for responses that name topics and partitions alike."""
     for topic in response.topics:
         for answer in topic.partitions:
             yield TopicPartitionId(topic.name, answer.partition_index), answer
 
 
 class Requests:
-    """What the parts of `KafkaCluster` ask with: one wire client, and the leaders it learned of."""
+    """The shared base of `KafkaCluster`'s parts: one wire client, and the known leaders."""
 
     def __init__(self, wire: WireClient) -> None:
         self._wire = wire
@@ -259,28 +258,29 @@ class LogRequests(Requests):
     def log_start_offsets(
         self, partitions: Iterable[TopicPartitionId]
     ) -> Mapping[TopicPartitionId, int]:
-        """The first offset each log still holds. Needs DESCRIBE."""
+        """The first remaining offset of each log. Needs DESCRIBE."""
         return list_offsets(self._wire, self._leaders, dict.fromkeys(partitions, EARLIEST))
 
     def high_watermarks(
         self, partitions: Iterable[TopicPartitionId]
     ) -> Mapping[TopicPartitionId, int]:
-        """The end (exclusive) of what is replicated, open transactions included. Needs DESCRIBE."""
+        """The end (exclusive) of the replicated log, including open transactions. Needs
+        DESCRIBE."""
         return list_offsets(self._wire, self._leaders, dict.fromkeys(partitions, LATEST))
 
     def last_stable_offsets(
         self, partitions: Iterable[TopicPartitionId]
     ) -> Mapping[TopicPartitionId, int]:
-        """The end (exclusive) of what is decided by transactions. Needs DESCRIBE."""
+        """The end (exclusive) of decided transactions. Needs DESCRIBE."""
         wanted = dict.fromkeys(partitions, LATEST)
         isolation = Isolation.READ_COMMITTED
         return list_offsets(self._wire, self._leaders, wanted, isolation=isolation)
 
     def log_sizes(self, partitions: Iterable[TopicPartitionId]) -> Mapping[TopicPartitionId, int]:
-        """Bytes of the logs on their leaders' disks, as far as these tell; else they are absent.
+        """Bytes of the logs on their leaders' disks; partitions without a report are absent.
 
-        Needs DESCRIBE on the cluster. A leader that does not answer is left out: this is for
-        estimates.
+        Needs DESCRIBE on the cluster. A leader that does not answer is omitted, because the sizes
+        are for estimates.
         """
         wanted = list(partitions)
         found: dict[TopicPartitionId, int] = {}

@@ -1,4 +1,4 @@
-"""A connection as the configuration of librdkafka, and what librdkafka logs."""
+"""A connection as configuration of librdkafka, and its log."""
 
 import logging
 import ssl
@@ -25,7 +25,7 @@ _RAW_SASL: Final = {
     "sasl_plain_username": "sasl.username",
     "sasl_plain_password": "sasl.password",
 }
-"""kafka-python's settings of a mechanism without a `sasl` block, and librdkafka's names of them."""
+"""kafka-python's settings of a mechanism without a `sasl` block, with librdkafka's names."""
 
 _PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _NOT_THROUGH_PROXIES: Final = ("proxy_url", "socks5_proxy")
@@ -33,16 +33,16 @@ _CONTROL_PLANE: Final = "topics are described, created, altered and deleted by l
 
 
 def librdkafka_config(connection: KafkaConnection) -> LibrdkafkaConfig:
-    """The settings every confluent-kafka client of this cluster starts from, secrets in clear.
+    """The base settings of every confluent-kafka client of this cluster, with clear-text secrets.
 
-    Build it where the client is built and keep it nowhere. Raises SecretNotFoundError, and
-    ConfigurationError for what kafka-python can do and librdkafka cannot.
+    Build them where the client is built and do not store them. Raises SecretNotFoundError, and
+    ConfigurationError for settings that kafka-python supports and librdkafka does not.
     """
     for setting in _NOT_THROUGH_PROXIES:
         if setting in connection.extra_kafka_python:
             raise ConfigurationError(
-                f"extra_kafka_python.{setting} names a proxy, and librdkafka connects through none:"
-                f" {_CONTROL_PLANE}.",
+                f"extra_kafka_python.{setting} names a proxy, but librdkafka does not support"
+                f" proxies: {_CONTROL_PLANE}.",
                 remedy="Make the brokers reachable without a proxy.",
             )
     timeout_ms = round(connection.request_timeout_seconds * 1000)
@@ -50,7 +50,7 @@ def librdkafka_config(connection: KafkaConnection) -> LibrdkafkaConfig:
         "bootstrap.servers": connection.bootstrap_servers,
         "security.protocol": connection.security_protocol.value,
         "client.id": CLIENT_ID,
-        # librdkafka refuses less than 10 ms and more than 300 s
+        # librdkafka rejects less than 10 ms and more than 300 s
         "socket.timeout.ms": min(max(timeout_ms, 10), 300_000),
         "socket.connection.setup.timeout.ms": min(max(timeout_ms, 1_000), 30_000),
     }
@@ -82,7 +82,7 @@ def _ssl(settings: SslSettings) -> LibrdkafkaConfig:
 
 
 def _trusted_by_this_machine() -> str:
-    """The certificates that Python trusts, too: librdkafka comes with an OpenSSL of its own."""
+    """Also use the certificates that Python trusts: librdkafka includes its own OpenSSL."""
     paths = ssl.get_default_verify_paths()
     return paths.cafile or paths.capath or "probe"
 
@@ -115,23 +115,23 @@ def _sasl(sasl: Sasl, bootstrap_servers: str) -> LibrdkafkaConfig:
 
 
 def _raw_sasl(connection: KafkaConnection) -> LibrdkafkaConfig:
-    """The mechanism that only the raw settings name: of librdkafka itself, else kafka-python's."""
+    """The mechanism in the raw settings: librdkafka's own, else kafka-python's."""
     if {"sasl.mechanism", "sasl.mechanisms"} & connection.extra_librdkafka.keys():
         return {}
     mechanism = connection.extra_kafka_python.get("sasl_mechanism")
     if mechanism not in _PASSWORD_MECHANISMS:
         raise ConfigurationError(
-            f"extra_kafka_python.sasl_mechanism is {mechanism}, which librdkafka does not know"
-            f" under this name or cannot do: {_CONTROL_PLANE}.",
-            remedy="Use a sasl block, or give librdkafka a mechanism of its own in"
-            " extra_librdkafka, as sasl.mechanism.",
+            f"extra_kafka_python.sasl_mechanism is {mechanism}, which librdkafka does not support"
+            f" under this name: {_CONTROL_PLANE}.",
+            remedy="Use a sasl block, or set sasl.mechanism in extra_librdkafka.",
         )
     settings = resolve_extras("extra_kafka_python", connection.extra_kafka_python)
     return {_RAW_SASL[name]: value for name, value in settings.items() if name in _RAW_SASL}
 
 
 class _MaskedDebug(logging.LoggerAdapter[logging.Logger]):
-    """librdkafka's lines at level DEBUG, as attempts that fail are no errors; secrets masked."""
+    """Log librdkafka's lines at level DEBUG, because failed attempts are not errors; mask
+    secrets."""
 
     def log(self, level: int, msg: object, *args: object, **_: object) -> None:
         if self.logger.isEnabledFor(logging.DEBUG):
@@ -139,4 +139,4 @@ class _MaskedDebug(logging.LoggerAdapter[logging.Logger]):
 
 
 LOG: Final = _MaskedDebug(logging.getLogger("librdkafka"))
-"""Give it to every client: without one librdkafka writes to standard error."""
+"""Pass it to every client: without a logger librdkafka writes to standard error."""

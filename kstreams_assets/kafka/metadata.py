@@ -1,6 +1,7 @@
-"""The brokers and topics of a cluster, as metadata requests of our own report them.
+"""The brokers and topics of a cluster, by our own metadata requests.
 
-Not by librdkafka: `recovery-points take` needs these answers and does not load confluent-kafka.
+librdkafka is not used: `recovery-points take` needs these answers and does not load
+confluent-kafka.
 """
 
 import base64
@@ -33,7 +34,7 @@ class TopicIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """The id the cluster was formatted with, and every topic this user may describe, by name."""
+    """The cluster id, and every topic that this user may describe, by name."""
 
     cluster_id: str
     topics: Mapping[str, TopicIdentity]
@@ -41,36 +42,38 @@ class ClusterMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The brokers (ids) that keep a partition, and those of them that are in sync."""
+    """The brokers (ids) with replicas of a partition, and those of them that are in sync."""
 
     brokers: tuple[int, ...]
     in_sync: tuple[int, ...]
 
 
 class MetadataRequests(Requests):
-    """The part of `KafkaCluster` that concerns topics and brokers as such."""
+    """The part of `KafkaCluster` for topics and brokers in general."""
 
     _cluster_id: str | None = None
 
     def cluster_id(self) -> str:
-        """The id the cluster was formatted with; asked once."""
+        """The cluster id; requested once."""
         return self._cluster_id or self.metadata().cluster_id
 
     def metadata(self) -> ClusterMetadata:
-        """Ids and partitions of every topic this user may describe; asked of any live broker."""
+        """Ids and partitions of every topic that this user may describe; any live broker
+        answers."""
         response = self._wire.metadata(None, operation="metadata")
         self._cluster_id = str(response.cluster_id)
         return ClusterMetadata(self._cluster_id, identities(response.topics))
 
     def topics(self) -> Mapping[str, int]:
-        """Number of partitions of every topic this user may describe, internal ones too."""
+        """Number of partitions of every topic that this user may describe, including internal
+        ones."""
         return {name: topic.partitions for name, topic in self.metadata().topics.items()}
 
     def hidden_topics(self, names: Iterable[str]) -> frozenset[str]:
         """Those of these topics that this user may not describe, whether they exist or not.
 
-        Left out of a list of all topics they look absent; asked for by name, the broker says that
-        it does not say (`KafkaApis.handleTopicMetadataRequest`).
+        A list of all topics omits them, so they look absent. If requested by name, the broker
+        reports that it hides them (`KafkaApis.handleTopicMetadataRequest`).
         """
         names = sorted(set(names))
         if not names:
@@ -79,12 +82,12 @@ class MetadataRequests(Requests):
         return frozenset(t.name for t in response.topics if t.error_code == TOPIC_NOT_ALLOWED)
 
     def broker_ids(self) -> tuple[int, ...]:
-        """The ids of the brokers that are alive now, in order."""
+        """The ids of the live brokers, in order."""
         response = self._wire.metadata([], operation="metadata")
         return tuple(sorted(broker.node_id for broker in response.brokers))
 
     def replicas(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, Replicas]:
-        """Which brokers keep each partition of these topics; absent topics left out.
+        """The brokers with replicas of each partition of these topics; absent topics are omitted.
 
         Needs DESCRIBE on the topics.
         """
@@ -101,7 +104,7 @@ class MetadataRequests(Requests):
         }
 
     def _topics_with_rights(self, names: Sequence[str], operation: str) -> Sequence[Any]:
-        """The answers by name; a broker may not have heard yet of a topic just created."""
+        """The answers by name; a broker may not know a new topic yet."""
         more_attempts = _MORE_ATTEMPTS
         while True:
             topics = self._wire.metadata(names, operation=operation, with_rights=True).topics
@@ -126,5 +129,5 @@ def topic_id(uuid: UUID) -> str:
 
 
 def operation_names(codes: Iterable[int]) -> frozenset[str]:
-    """Kafka's names of these operations: READ, DESCRIBE ...; kafka-python has read the bits."""
+    """Kafka's names of these operations: READ, DESCRIBE ...; kafka-python has parsed the bits."""
     return frozenset(operation.name for operation in ACLOperation if operation.value in codes)

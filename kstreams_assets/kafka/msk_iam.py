@@ -1,4 +1,5 @@
-"""Tokens for Amazon MSK with IAM: signed URLs by which this process may connect for 15 minutes."""
+"""Tokens for Amazon MSK with IAM: signed URLs with which this process may connect for 15
+minutes."""
 
 import base64
 import threading
@@ -10,7 +11,7 @@ from kstreams_assets.errors import AuthenticationFailedError
 from kstreams_assets.kafka.connection import MskIamSasl
 
 LIFETIME_S: Final = 900
-"""The longest that MSK accepts."""
+"""The longest validity that MSK accepts."""
 
 _REFRESH_AT: Final = 0.8
 _SERVICE: Final = "kafka-cluster"
@@ -19,9 +20,9 @@ _USER_AGENT: Final = "kstreams-assets"
 
 
 class MskIamTokens:
-    """Signs tokens with the AWS credentials of this process; a token is used for 12 minutes.
+    """Sign tokens with the AWS credentials of this process; a token is used for 12 minutes.
 
-    Raises AuthenticationFailedError where there are no credentials.
+    Raises AuthenticationFailedError without credentials.
     """
 
     def __init__(self, sasl: MskIamSasl, *, bootstrap_servers: str) -> None:
@@ -33,11 +34,11 @@ class MskIamTokens:
         self._ends_at = 0.0
 
     def token(self) -> str:
-        """A token that is valid now."""
+        """A valid token."""
         return self.token_and_end()[0]
 
     def token_and_end(self) -> tuple[str, float]:
-        """A token that is valid now, and when it ends in epoch seconds."""
+        """A valid token, and its expiry in epoch seconds."""
         with self._lock:
             if time.monotonic() >= self._signed_at + _REFRESH_AT * LIFETIME_S:
                 self._ends_at = time.time() + LIFETIME_S
@@ -68,7 +69,7 @@ class MskIamTokens:
             ).add_auth(request)
         except BotoCoreError as error:
             raise self._failed(aws_failure(error).reason) from None
-        # Not part of what is signed.
+        # Not part of the signed data.
         signed = f"{request.prepare().url}&User-Agent={_USER_AGENT}"
         return base64.urlsafe_b64encode(signed.encode()).rstrip(b"=").decode()
 

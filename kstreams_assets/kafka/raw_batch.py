@@ -1,4 +1,4 @@
-"""Record batches (message format 2) as they lie in the log, and what a consumer sees of them."""
+"""Record batches (message format 2) in the log, and the records that a consumer sees of them."""
 
 import struct
 import zlib
@@ -17,9 +17,9 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """Base offset, length, leader epoch, magic, crc, attributes, last offset delta, first timestamp,
 max timestamp, producer id, producer epoch, base sequence, record count."""
 CODEC: Final = 0x07
-"""The bits of the attributes that name the compression."""
+"""The attribute bits of the compression type."""
 LOG_APPEND_TIME: Final = 0x08
-"""The bit of the attributes that says that the broker has set the time."""
+"""The attribute bit that says that the broker has set the time."""
 
 _LOG_OVERHEAD: Final = 12  # base offset and length, which the length does not count
 _SIZE: Final = struct.Struct(">qi")
@@ -39,15 +39,15 @@ _LARGEST: Final = 2**31 - 1
 UNREADABLE: Final = (
     struct.error, IndexError, zlib.error, pa.ArrowException, OSError, OverflowError, MemoryError
 )  # fmt: skip
-"""What bytes that are no records raise when they are read."""
+"""The exceptions that malformed records cause."""
 
 
 class RawBatch(NamedTuple):
     """One batch of the log.
 
-    `record_offsets` only where records are missing between `base_offset` and `last_offset`
-    (compaction), else None. `aborted` None when the transaction was undecided at the time of
-    reading. `control_type` None for data, and for a control batch that compaction has emptied.
+    `record_offsets` is None unless records are missing between `base_offset` and `last_offset`
+    (compaction). `aborted` is None if the transaction was undecided at the time of reading.
+    `control_type` is None for data, and for a control batch that compaction has emptied.
     `max_timestamp` in ms.
     """
 
@@ -65,15 +65,15 @@ class RawBatch(NamedTuple):
 
 
 def parse_batches(data: memoryview, *, partition: str) -> Iterator[RawBatch]:
-    """The whole batches at the start of `data`; a last one cut off by the fetch limit is left out.
+    """The whole batches at the start of `data`; a last one cut off by the fetch limit is omitted.
 
-    `aborted` is not known here and stays False. Raises CorruptBatchError, naming `partition`.
+    `aborted` is unknown here and stays False. Raises CorruptBatchError, naming `partition`.
     """
     return (header for header, _ in parse_with_bytes(data, partition=partition))
 
 
 def parse_with_bytes(data: memoryview, *, partition: str) -> Iterator[tuple[RawBatch, memoryview]]:
-    """The same batches, each with its bytes, which are a part of `data` and not copied."""
+    """The same batches, each with its bytes, as views of `data`."""
     position, size = 0, len(data)
     while size - position >= HEADER.size:
         base, length = _SIZE.unpack_from(data, position)
@@ -134,7 +134,7 @@ def _control_type(batch: memoryview) -> ControlType | None:
 
 
 def _offset_deltas(records: bytes, count: int, last: int) -> Iterator[int]:
-    """The offsets of records within their batch; they rise, and none lies behind the last."""
+    """The offsets of records within their batch; they increase up to the last."""
     view, position, before = memoryview(records), 0, -1
     for _ in range(count):
         length, start = _varint(view, position)
@@ -160,7 +160,7 @@ def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def decompress(data: bytes, codec: int) -> bytes:
-    """The records of a batch; raises one of `UNREADABLE` when they cannot be unpacked."""
+    """The records of a batch; raises one of `UNREADABLE` if they cannot be decompressed."""
     if codec == 0:
         return data
     if codec == _GZIP:
@@ -176,7 +176,7 @@ def decompress(data: bytes, codec: int) -> bytes:
 
 
 def _decompress_snappy(data: bytes) -> bytes:
-    """Java writes blocks in a frame of its own (xerial), librdkafka one bare block."""
+    """Java writes blocks in its own frame (xerial), librdkafka one bare block."""
     if not data.startswith(_XERIAL):
         return _snappy_block(data)
     blocks, position = [], _XERIAL_HEADER
@@ -212,13 +212,14 @@ _NO_HEADERS: Final[_Headers] = ()
 def header_name(raw: bytes) -> str:
     """The name of a header as text; bytes that are not UTF-8 become surrogates (PEP 383).
 
-    Kafka's Java clients write text. Others send any bytes, which brokers and consumers accept.
+    Kafka's Java clients write text. Other clients send any bytes; brokers and consumers accept
+    them.
     """
     return raw.decode("utf-8", "surrogateescape")
 
 
 def header_text(name: str) -> str:
-    """A name from `header_name` with replacement characters for what is not UTF-8."""
+    """A name from `header_name`, with replacement characters for bytes that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -252,7 +253,7 @@ class RawRecord(NamedTuple):
 
 
 def decode_records(batch: memoryview, *, partition: str) -> list[RawRecord]:
-    """All records of one whole batch, in offset order; control records too.
+    """All records of one whole batch, in offset order; including control records.
 
     Raises CorruptBatchError, naming `partition`.
     """
@@ -280,8 +281,8 @@ def _corrupt(partition: str, offset: int, error: Exception) -> CorruptBatchError
 
 
 def _append_time(attributes: int, max_timestamp: int) -> tuple[int, int | None]:
-    """The timestamp type, and the time of all records where the broker has set it."""
-    # the broker writes LogAppendTime into the header only, and leaves the records as they came
+    """The timestamp type, and the common time of all records if the broker has set it."""
+    # the broker writes LogAppendTime only into the header, and leaves the records unchanged
     return (1, max_timestamp) if attributes & LOG_APPEND_TIME else (0, None)
 
 
@@ -387,13 +388,13 @@ def _rest(data: bytes, position: int, first: int) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class RangeTally:
-    """Accounts for every offset in [start, end), batch by batch; what it holds does not grow.
+    """Account for every offset in [start, end), batch by batch, in constant memory.
 
-    Batches come in offset order, and may reach beyond the range. Each offset is counted once:
+    Batches come in offset order, and may extend beyond the range. Each offset is counted once:
     `visible` committed data, `aborted` data, `undecided` data of transactions open when read,
-    `markers` control records, `holes` that hold nothing (removed by compaction), `unseen` that
-    nobody looked at. `first_absent` is the lowest of the last two, None without any. `position` is
-    how far it has come.
+    `markers` control records, `holes` that are empty (removed by compaction), `unseen` that were
+    not inspected. `first_absent` is the lowest of the last two, None without any. `position` is the
+    progress.
     """
 
     start: int
@@ -428,7 +429,7 @@ class RangeTally:
                 self.visible += count
 
     def skip(self, to: int) -> None:
-        """Leave offsets below `to` unseen, as far as they are not accounted for."""
+        """Mark unaccounted offsets below `to` as unseen."""
         to = min(to, self.end)
         if to > self.position:
             self._note_absent()
@@ -436,7 +437,7 @@ class RangeTally:
             self.position = to
 
     def finish(self) -> None:
-        """Nothing is left in the rest of the range."""
+        """The rest of the range is empty."""
         self._hole(self.end)
         self.position = self.end
 
@@ -451,7 +452,7 @@ class RangeTally:
 
 
 class Tallies:
-    """Tallies of ranges of one partition, in order: each batch goes to those it belongs to."""
+    """Tallies of ranges of one partition, in order; each batch goes to its tallies."""
 
     def __init__(self, tallies: Sequence[RangeTally]) -> None:
         self._tallies, self._first = tallies, 0
@@ -468,7 +469,7 @@ class Tallies:
             tallies[index].add(batch)
 
     def finish(self) -> None:
-        """There are no more batches in the ranges."""
+        """The ranges have no more batches."""
         for tally in self._tallies[self._first :]:
             tally.finish()
 
@@ -476,7 +477,7 @@ class Tallies:
 def content_of_range(batches: Iterable[RawBatch], start: int, end: int) -> RangeTally:
     """Account for every offset in [start, end), given all batches of the log in that range.
 
-    Batches come in offset order, as `RawLogReader.scan` gives them, and may reach beyond the range.
+    Batches come in offset order, as from `RawLogReader.scan`, and may extend beyond the range.
     """
     tally = RangeTally(start, end)
     for batch in batches:

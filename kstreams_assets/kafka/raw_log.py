@@ -60,14 +60,14 @@ T = TypeVar("T")
 
 
 class LoadedBatch(NamedTuple):
-    """The header of a batch, and its bytes as they lie in the log (a view, nothing is copied)."""
+    """The header of a batch, and its bytes in the log (a view; nothing is copied)."""
 
     header: RawBatch
     data: memoryview
     partition: TopicPartitionId
 
     def records(self) -> list[RawRecord]:
-        """All its records, decoded anew at each call; also those outside of the range read.
+        """All its records, decoded at each call, including those outside of the range.
 
         Raises CorruptBatchError.
         """
@@ -83,7 +83,7 @@ UNREADABLE: Final = (
     RawReadLimitError,
     RawReadTimeoutError,
 )
-"""Why the raw log of a partition, or what a coordinator wrote to it, could not be read."""
+"""Why the raw log of a partition, or a coordinator's records in it, could not be read."""
 FIRST_FETCH_BYTES: Final = 2**19
 LARGEST_FETCH_BYTES: Final = 2**23
 
@@ -91,7 +91,7 @@ _OUT_OF_RANGE: Final = client_errors.OffsetOutOfRangeError.errno
 
 
 def error_name(code: int) -> str:
-    """What kafka-python calls an error code."""
+    """kafka-python's name of an error code."""
     return client_errors.for_code(code).__name__
 
 
@@ -103,10 +103,10 @@ def raise_lasting(
     *,
     timeout_s: float,
 ) -> None:
-    """Raise the error of a partition if asking again will not cure it.
+    """Raise the error of a partition if a retry will not help.
 
-    OffsetOutOfRangeError, AuthorizationFailedError (READ), KafkaRequestError; what list_offsets
-    raises, as the bounds of a log are asked for.
+    OffsetOutOfRangeError, AuthorizationFailedError (READ), KafkaRequestError; the errors of
+    list_offsets, because the bounds of a log are requested.
     """
     partition = wanted.partition
     if code == _OUT_OF_RANGE:
@@ -114,7 +114,7 @@ def raise_lasting(
             list_offsets(wire, leaders, {partition: which}, timeout_s=timeout_s)[partition]
             for which in (EARLIEST, LATEST)
         )
-        # a follower that has just become leader may lag for a moment
+        # a new leader that was a follower may lag for a moment
         if not low <= wanted.position <= high:
             raise OffsetOutOfRangeError(
                 partition=str(partition), offset=wanted.position, log_start=low, log_end=high
@@ -125,19 +125,19 @@ def raise_lasting(
         raise KafkaRequestError(operation="fetch", resource=str(partition), reason=error_name(code))
 
 
-def judged(
+def classified_batches(
     answer: Any,  # noqa: ANN401 (kafka-python builds its response classes at run time)
     partition: TopicPartitionId,
     isolation: Isolation,
     position: int,
 ) -> Iterator[tuple[RawBatch, memoryview]]:
-    """Batches of one partition's answer with their bytes, told apart as Kafka's consumers do.
+    """Classify batches of one partition's answer, with their bytes, as Kafka's consumers do.
 
-    The answer is to a request from `position` on: its first batch reaches that offset, and the
-    others follow.
+    The request started at `position`: the answer's first batch contains that offset, and the others
+    follow.
 
-    A read_committed answer lists the aborted transactions its data overlaps: producer and first
-    offset. From there on the producer's batches are aborted, until its abort marker. Raises
+    A read_committed answer lists the aborted transactions that overlap its data: producer and first
+    offset. From there the producer's batches are aborted, until its abort marker. Raises
     CorruptBatchError.
     """
     if not answer.records:
@@ -173,7 +173,7 @@ def judged(
 
 
 EMPTY_S: Final = 5.0
-"""So long a log must have nothing below an end before compaction is taken for the cause."""
+"""A log must be empty below an end for this time before compaction is assumed as the cause."""
 _TOPIC: Final = 2
 _COMPACTED_BY_EVERY_CLUSTER: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _RETRY_S: Final = 0.05
@@ -182,10 +182,10 @@ _LEAST_S: Final = 0.001
 
 
 def _effective_configs(wire: WireClient, topic: str) -> Mapping[str, str]:
-    """Every config that holds for a topic; none where they are not reported.
+    """Every effective config of a topic; empty if configs are not reported.
 
-    By a request of our own, on the connections of the reader: tasks and `recovery-points take` do
-    not load confluent-kafka for it.
+    Uses our own request, on the connections of the reader: tasks and `recovery-points take` do not
+    load confluent-kafka for it.
     """
     if topic in _COMPACTED_BY_EVERY_CLUSTER:
         return {"cleanup.policy": "compact"}
@@ -200,9 +200,9 @@ def _effective_configs(wire: WireClient, topic: str) -> Mapping[str, str]:
 
 
 class _Cluster:
-    """What readings of one cluster share.
+    """Shared state of the readings of one cluster.
 
-    Of topics it is known, by their effective configs, whether compaction may have removed records.
+    It caches, from the effective configs of topics, whether compaction may have removed records.
     """
 
     def __init__(self, wire: WireClient, leaders: PartitionLeaders) -> None:
@@ -211,7 +211,7 @@ class _Cluster:
         self._compacted: dict[str, bool] = {}
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether a topic is compacted; false where its configs are not known."""
+        """Whether a topic is compacted; false if its configs are unknown."""
         if topic not in self._compacted:
             try:
                 configs = _effective_configs(self.wire, topic)
@@ -223,7 +223,7 @@ class _Cluster:
 
 @dataclass(slots=True)
 class _Reading:
-    """How far one range has been read, and what keeps it from its end."""
+    """The progress of reading one range, and what blocks it."""
 
     cluster: _Cluster
     partition: TopicPartitionId
@@ -236,17 +236,17 @@ class _Reading:
     held: list[LoadedBatch] = field(default_factory=list)
     held_bytes: int = 0
     was_served: bool = False
-    """Whether the last answer held anything: who came away empty-handed goes first next time."""
+    """Whether the last answer had records; readings without records go first next time."""
     corrupt: CorruptBatchError | None = None
-    """What is wrong with the batch at `position`."""
+    """The problem with the batch at `position`."""
     reason: str = "no leader"
     has_answer: bool = False
-    """Whether the broker answers, without the records."""
+    """Whether the broker answers, but without the records."""
     empty_since: float | None = None
-    """Since when answers hold nothing.
+    """Since when answers are empty.
 
-    One empty answer proves nothing: brokers with tiered storage give them, without an error, while
-    a remote read takes longer than `remote.fetch.max.wait.ms` (KIP-1018).
+    One empty answer proves nothing: brokers with tiered storage return them, without an error,
+    while a remote read takes longer than `remote.fetch.max.wait.ms` (KIP-1018).
     """
 
     def __post_init__(self) -> None:
@@ -263,18 +263,20 @@ class _Reading:
         return min(_LONGEST_RETRY_S, _RETRY_S + passed_s / 10)
 
     def fail(self, reason: str, *, has_answer: bool = False) -> None:
-        """There was no answer that says anything of the log."""
+        """Record an answer without information about the log."""
         self.reason, self.has_answer, self.empty_since = reason, has_answer, None
 
     def take(self, answer: Any, *, was_first: bool) -> list[LoadedBatch]:  # noqa: ANN401
-        """The batches of an answer without an error, up to the end or to one that is corrupt.
+        """The batches of an answer without an error, up to the end or to a corrupt one.
 
-        `was_first`: nothing was served before it, so that no limit can have left it empty.
+        `was_first`: no earlier partition was served, so no limit can have left it empty.
         """
         self.was_served = False
         before, batches = self.position, []
         try:
-            for header, data in judged(answer, self.partition, self.isolation, self.position):
+            for header, data in classified_batches(
+                answer, self.partition, self.isolation, self.position
+            ):
                 self.was_served = True
                 if header.base_offset >= self.end:
                     self.position = self.end
@@ -288,7 +290,7 @@ class _Reading:
                 self.corrupt = error
         if self.was_served:
             self.empty_since, self.has_answer = None, False
-            # What lies behind the end is fetched for nothing.
+            # Batches beyond the end were fetched in vain.
             rest = len(answer.records) * (self.end - self.position) // (self.position - before)
             most = min(self.largest, FIRST_FETCH_BYTES + max(0, rest))
             self.max_bytes = min(2 * self.max_bytes, most)
@@ -311,31 +313,31 @@ class _Reading:
         elif high_watermark < self.end:
             self.empty_since = None
         elif was_first and self._is_emptied():
-            # nothing is left below the end: compaction may empty even a log's tail
+            # the log is empty below the end: compaction may empty even a log's tail
             if is_committed and stable < self.end:
                 self.isolation = Isolation.READ_UNCOMMITTED
             else:
                 self.position = self.end
 
     def _is_emptied(self) -> bool:
-        """Take an empty answer; whether compaction is the only cause that is left."""
+        """Record an empty answer; return whether compaction is the only remaining cause."""
         now = time.monotonic()
         if self.empty_since is None:
             self.empty_since = now
         return now - self.empty_since >= EMPTY_S and self.cluster.is_compacted(self.partition.topic)
 
     def hold(self, batches: list[LoadedBatch], answered: int) -> None:
-        """Keep batches of an answer of so many bytes."""
+        """Keep batches of an answer of this size in bytes."""
         used = sum(len(batch.data) for batch in batches)
         if used < answered:
-            # a view keeps the whole answer alive, also what lies behind the range
+            # a view keeps the whole answer in memory, including data beyond the range
             batches = [one._replace(data=memoryview(bytes(one.data))) for one in batches]
         self.held_bytes += used
         self.held += batches
 
 
 class _Asked(NamedTuple):
-    """One request for partitions that a broker leads."""
+    """One request for partitions with the same leader."""
 
     node: int
     isolation: Isolation
@@ -344,9 +346,9 @@ class _Asked(NamedTuple):
 
 
 class _Answered(NamedTuple):
-    """What a broker says of the partitions of a request.
+    """A broker's answer about the partitions of a request.
 
-    One that a quota has emptied (`is_throttled`, KIP-219) says nothing of them.
+    An answer that a quota has emptied (`is_throttled`, KIP-219) contains no information.
     """
 
     throttle_time_ms: int
@@ -356,10 +358,10 @@ class _Answered(NamedTuple):
 
 
 class _Fetching(ABC):
-    """Asks leaders for ranges until each of them is complete; how it asks, subclasses say."""
+    """Request ranges from leaders until each is complete; subclasses define how."""
 
     asks_ahead: ClassVar[bool]
-    """Whether the next request is sent before the caller has what the last answer holds."""
+    """Whether the next request is sent before the caller receives the last answer."""
 
     def __init__(
         self,
@@ -376,19 +378,19 @@ class _Fetching(ABC):
         self.renew()
 
     def renew(self) -> None:
-        """Let the time begin anew."""
+        """Restart the time limit."""
         self._deadline = unthrottled_time() + self._limit_s
 
     @abstractmethod
     def _send(self, requests: list[_Asked]) -> None:
-        """Ask; what stands against it shows in the answers."""
+        """Send requests; failures appear in the answers."""
 
     @abstractmethod
     def _answers(self) -> Iterator[tuple[_Asked, _Answered | str]]:
-        """The answers to what was asked and not answered yet, or why there is none."""
+        """The answers to unanswered requests, or the reasons why there are none."""
 
     def batches(self) -> Iterator[tuple[_Reading, list[LoadedBatch], int]]:
-        """Batches as they come, and how many bytes the answer has in which they came."""
+        """Batches as they arrive, with the size in bytes of their answer."""
         is_asked = False
         while unfinished := [r for r in self._readings if r.position < r.end]:
             if unthrottled_time() >= self._deadline:
@@ -415,12 +417,12 @@ class _Fetching(ABC):
                 time.sleep(min(reading.pause_s for reading in unfinished))
 
     def _request_s(self) -> float:
-        """How long the next request may take."""
+        """Time limit of the next request."""
         remaining_s = self._deadline - unthrottled_time()
         return max(_LEAST_S, min(self._cluster.wire.timeout_s, remaining_s))
 
     def _ask(self, unfinished: list[_Reading]) -> bool:
-        """Ask the leaders of these; whether there is any."""
+        """Send requests to the leaders of these; return whether there are any."""
         try:
             led = self._cluster.leaders.of(
                 [reading.partition for reading in unfinished],
@@ -450,7 +452,8 @@ class _Fetching(ABC):
     def _of_partitions(
         self, asked: _Asked, answer: _Answered | str
     ) -> Iterator[tuple[_Reading, Any, bool]]:
-        """What is said of partitions without an error, and whether nothing was served before."""
+        """The entries of partitions without an error, and whether nothing was served before
+        each."""
         if isinstance(answer, str):
             self._try_later(asked.readings, answer)
             return
@@ -473,7 +476,7 @@ class _Fetching(ABC):
         self._try_later(unmentioned.values(), "an answer that does not mention the partition")
 
     def _take_throttled(self, asked: _Asked) -> None:
-        """Take an answer that a quota has emptied: neither a stall nor the end of a log."""
+        """Record an answer that a quota has emptied: neither a stall nor the end of a log."""
         for reading in asked.readings:
             reading.fail(QUOTA_REASON, has_answer=True)
             if self._patience.is_exhausted():
@@ -502,7 +505,7 @@ def _late(reading: _Reading, limit_s: float) -> RawReadTimeoutError:
 
 
 class _Together(_Fetching):
-    """Many ranges: all leaders are asked at once, each for all that it leads."""
+    """Many ranges: all leaders are asked at once, each for all its partitions."""
 
     asks_ahead = False
 
@@ -523,7 +526,7 @@ class _Together(_Fetching):
     def _answer_beside(
         self, asked: _Asked, throttled_before_s: float
     ) -> tuple[_Answered | str, float]:
-        """The answer, in a thread of a pool, and for how long it was throttled."""
+        """The answer, in a thread of a pool, and how long it was throttled."""
         set_throttled(throttled_before_s)
         return self._answer(asked), throttled_s() - throttled_before_s
 
@@ -554,18 +557,18 @@ class _Together(_Fetching):
 
 
 class _Ahead(_Fetching):
-    """One range, of which the next records are on their way while the last ones are worked with."""
+    """One range; the next records are requested while the caller uses the last ones."""
 
     asks_ahead = True
     throttle: Throttle | None = None
     _failure = ""
     _mute_ms = 0
-    """For how long the broker reads nothing more, since its last answer."""
+    """How long the broker reads nothing more, since its last answer."""
     _unpaid: tuple[int, int] | None = None
-    """Bytes of the last answer, and the broker they came from."""
+    """Bytes of the last answer, and its broker."""
 
     def close(self) -> None:
-        """Leave unread what was asked for; the connections are of use for the next range."""
+        """Discard unanswered requests; the connections stay usable for the next range."""
         self._leave()
         self._pay()
 
@@ -590,11 +593,11 @@ class _Ahead(_Fetching):
             return
         self._asked = ()
         self._unpaid, self._mute_ms = (len(answer.records), asked.node), answer.throttle_time_ms
-        told = [(asked.readings[0].partition, answer)]
-        yield asked, _Answered(self._mute_ms, 0, answer.is_throttled, told)
+        entries = [(asked.readings[0].partition, answer)]
+        yield asked, _Answered(self._mute_ms, 0, answer.is_throttled, entries)
 
     def _try(self, node: int, do: Callable[[Channel], T]) -> T | None:
-        """Do something on the channel to a broker; None where it fails."""
+        """Call a function with the channel to a broker; None if it fails."""
         limit_s = self._request_s()
         try:
             channel = self._cluster.channels.to(node, operation="fetch", timeout_s=limit_s)
@@ -612,7 +615,7 @@ class _Ahead(_Fetching):
         self._asked = ()
 
     def _pay(self) -> None:
-        """Wait until there is time for the next answer; that is no lack of progress."""
+        """Wait for the rate limit; this does not count as a stall."""
         wait_throttle_time(self._mute_ms)
         self._mute_ms = 0
         if self.throttle is not None and self._unpaid is not None:
@@ -621,10 +624,10 @@ class _Ahead(_Fetching):
 
 
 class RawLogReader(Closing):
-    """Reads raw batches of partitions of one cluster, from their leaders.
+    """Read raw batches of partitions of one cluster, from their leaders.
 
     Needs READ on the topics. Keeps its connections until `close`; usable from one thread at a time.
-    `throttle` is for `scan` and `stream`: `read` has limits of its own.
+    `throttle` applies to `scan` and `stream`; `read` has its own limits.
     """
 
     def __init__(
@@ -643,11 +646,11 @@ class RawLogReader(Closing):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The cluster."""
+        """The bootstrap servers of the cluster."""
         return self._cluster.wire.bootstrap_servers
 
     def close(self) -> None:
-        """Close all connections but those that are shared with a `KafkaCluster`."""
+        """Close all connections except those shared with a `KafkaCluster`."""
         self._cluster.channels.close()
         if self._owns_wire:
             self._cluster.wire.close()
@@ -661,16 +664,16 @@ class RawLogReader(Closing):
         deadline_s: float,
         by_progress: bool = False,
     ) -> Iterator[RawBatch]:
-        """Every batch that holds an offset in [start, end), in offset order, as it is in the log.
+        """Every batch with an offset in [start, end), in offset order, as it is in the log.
 
-        The first and last batch may reach beyond the range. Offsets in no batch are not in the log.
-        That nothing is left up to `end` is believed only of a compacted topic without tiered
-        storage, after `EMPTY_S`; of others the deadline passes. Batches at or above the last stable
-        offset have `aborted` None. Waits for an `end` that is not yet replicated. Ends or fails
-        within `deadline_s` (the time the caller takes between batches counts); with `by_progress`
-        the time begins anew, and without the caller's, with every answer that holds batches. Raises
-        RawReadTimeoutError, OffsetOutOfRangeError, AuthorizationFailedError, TopicNotFoundError,
-        CorruptBatchError, AuthenticationFailedError.
+        The first and last batch may extend beyond the range. Offsets in no batch are not in the
+        log. An empty rest up to `end` is accepted only for a compacted topic without tiered
+        storage, after `EMPTY_S`; for others the deadline passes. Batches at or above the last
+        stable offset have `aborted` None. Waits for an `end` that is not yet replicated. Ends or
+        fails within `deadline_s` (the caller's time between batches counts). With `by_progress` the
+        time restarts with every answer that has batches, and the caller's time does not count.
+        Raises RawReadTimeoutError, OffsetOutOfRangeError, AuthorizationFailedError,
+        TopicNotFoundError, CorruptBatchError, AuthenticationFailedError.
         """
         for batches in self.stream(
             partition, start, end, deadline_s=deadline_s, by_progress=by_progress
@@ -686,9 +689,9 @@ class RawLogReader(Closing):
         deadline_s: float,
         by_progress: bool = False,
     ) -> Iterator[list[LoadedBatch]]:
-        """The batches of `scan` with their bytes, as they come; raises what `scan` raises.
+        """The batches of `scan` with their bytes, as they arrive; raises the errors of `scan`.
 
-        The next ones are on their way meanwhile. The bytes are overwritten when they are asked for.
+        The next batches are requested in the meantime and overwrite the bytes.
         """
         largest = LARGEST_FETCH_BYTES
         if self._throttle is not None:
@@ -713,17 +716,16 @@ class RawLogReader(Closing):
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         limit_bytes: int | None = None,
     ) -> dict[TopicPartitionId, tuple[LoadedBatch, ...]]:
-        """Every batch that holds an offset of these ranges with its bytes, in offset order.
+        """Every batch with an offset of these ranges with its bytes, in offset order.
 
-        One request per leader and round. The first and last batch may reach beyond their range;
-        offsets in no batch are not in the log. Keys come in the order of `ranges`;
-        an empty range costs no request. With READ_UNCOMMITTED
-        `aborted` is None for all data of transactions; with READ_COMMITTED it is as `scan` gives
-        it, at the price of one more request where a range reaches beyond the last stable offset.
-        Waits for an end that is not yet replicated. The batches keep the answers they came in
-        alive. Ends or fails within `deadline_s`. With `limit_bytes` no more than that is held of
-        all ranges together, and one batch for each leader: what would not fit is not asked for.
-        Raises what `scan` raises, and RawReadLimitError.
+        One request per leader and round. The first and last batch may extend beyond their range;
+        offsets in no batch are not in the log. Keys come in the order of `ranges`; an empty range
+        costs no request. With READ_UNCOMMITTED `aborted` is None for all data of transactions; with
+        READ_COMMITTED it is as in `scan`, which costs one more request if a range extends beyond
+        the last stable offset. Waits for an end that is not yet replicated. The batches keep their
+        answers in memory. Ends or fails within `deadline_s`. With `limit_bytes` all ranges together
+        hold at most that much, plus one batch for each leader; larger data is not requested. Raises
+        the errors of `scan`, and RawReadLimitError.
         """
         readings = [
             _Reading(
@@ -749,11 +751,10 @@ class RawLogReader(Closing):
         deadline_s: float,
         timeout_s: float | None = None,
     ) -> dict[TopicPartitionId, OffsetRange]:
-        """The offsets of the newest `lookback_s` of each partition, or (None) all that it holds.
+        """The offsets of the newest `lookback_s` of each partition, or (None) of the whole log.
 
-        Counted back from the newest record: brokers stamp it, as they do those that are looked for,
-        so that a wrong clock here does no harm. `timeout_s` is that of each other request. Raises
-        what `read` raises.
+        Counted back from the newest record: brokers stamp it and all others, so a wrong clock here
+        does not matter. `timeout_s` is that of each other request. Raises the errors of `read`.
         """
 
         def offsets(wanted: Mapping[TopicPartitionId, int]) -> dict[TopicPartitionId, int]:

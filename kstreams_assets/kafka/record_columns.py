@@ -31,7 +31,7 @@ HEADERS: Final = pa.list_(
     pa.struct([("key", pa.string()), ("value", pa.binary()), ("key_bytes", pa.binary())])
 )
 """Headers in order. `key_bytes` is a name that is not UTF-8, else null; `key` is then its text with
-replacement characters, as Java's consumers show it."""
+replacement characters, as in Java's consumers."""
 COLUMNS: Final = pa.schema(
     [
         ("offset", pa.int64()),
@@ -43,16 +43,16 @@ COLUMNS: Final = pa.schema(
     ]
 )
 """A record: epoch milliseconds as stored (-1 for none), type 0 for CreateTime and 1 for
-LogAppendTime, headers in order and null where there are none."""
+LogAppendTime, headers in order and null if there are none."""
 
 AT_ONCE_BYTES: Final = 8 * 1024**2
-"""About how much is decoded together; a larger batch comes alone."""
+"""Approximate size of data that is decoded together; a larger batch is decoded alone."""
 
 _CRC_FROM: Final = 21
 _LARGEST: Final = 2**31 - 1
 _LONGEST_VARINT: Final = 10
 _FIELDS_AT_MOST: Final = 1 + 2 * _LONGEST_VARINT + 4 * 5
-"""What a record takes besides key, value and headers."""
+"""Size of a record without key, value and headers."""
 
 _Bytes = npt.NDArray[np.uint8]
 _Numbers = npt.NDArray[np.int64]
@@ -61,13 +61,13 @@ _Numbers = npt.NDArray[np.int64]
 def columns_of(
     batches: Iterable[memoryview], *, partition: str, at_once_bytes: int = AT_ONCE_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The records of whole batches of one partition, in their order, with the columns `COLUMNS`.
+    """The records of whole batches of one partition, in order, with the columns `COLUMNS`.
 
-    The checksum of each batch is looked at; of one that cannot be read the error names the offset,
-    and all records before it have come by then. What comes holds copies: the batches may go.
+    The checksum of each batch is verified. If a batch cannot be read, the error names the offset,
+    after all records before it were returned. The results are copies: the batches may be freed.
 
     Raises:
-        CorruptBatchError: A batch is not as its checksum says or cannot be read; names `partition`.
+        CorruptBatchError: A batch does not match its checksum or is malformed; names `partition`.
     """
     gathered = _Gathered(partition)
     for batch in batches:
@@ -75,7 +75,7 @@ def columns_of(
             gathered.add(batch)
         except CorruptBatchError:
             if gathered.counts:
-                yield gathered.decoded()  # what lies before it is sound
+                yield gathered.decoded()  # earlier records are intact
             raise
         if gathered.size >= at_once_bytes:
             yield gathered.decoded()
@@ -98,9 +98,9 @@ class _Gathered:
         header = HEADER.unpack_from(batch)
         crc, attributes, count = header[4], header[5], header[12]
         if google_crc32c.value(np.frombuffer(batch[_CRC_FROM:], np.uint8)) != crc & 0xFFFFFFFF:
-            raise self._corrupt(header[0], "the records are not as their checksum says")
+            raise self._corrupt(header[0], "the records do not match their checksum")
         if not count:
-            return  # compaction leaves an emptied batch behind for the sake of its producer
+            return  # compaction keeps an emptied batch because of its producer
         part: bytes | memoryview = batch[HEADER.size :]
         if attributes & CODEC:
             try:
@@ -142,7 +142,7 @@ def _decoded(
     count, at = _varints(raw, _behind(value_at, value_length))
     times = base_time + time_delta
     if appended.any():
-        # The broker writes LogAppendTime into the header only, and leaves the records as they came.
+        # The broker writes LogAppendTime only into the header, and leaves the records unchanged.
         max_time = np.array([header[8] for header in headers], np.int64)[of_batch]
         times = np.where(appended, max_time, times)
     buffer = pa.py_buffer(data)
@@ -164,9 +164,10 @@ def _decoded(
 
 
 def _records(data: bytes, counts: Sequence[int], sizes: Sequence[int]) -> tuple[_Numbers, _Numbers]:
-    """Where each record begins, behind its length, and where it ends.
+    """The start of each record (after its length) and its end.
 
-    Only this goes record by record: where one begins follows from the length of the one before.
+    Only this loop handles single records: the start of each follows from the length of the previous
+    one.
     """
     starts: list[int] = []
     ends: list[int] = []
@@ -217,7 +218,7 @@ def _varints(raw: _Bytes, at: _Numbers) -> tuple[_Numbers, _Numbers]:
 
 
 def _behind(at: _Numbers, lengths: _Numbers) -> _Numbers:
-    """The positions behind texts of these lengths; -1 stands for null."""
+    """The positions behind texts of these lengths; -1 means null."""
     if (lengths < -1).any():
         message = "a negative length"
         raise IndexError(message)
@@ -272,9 +273,9 @@ def _header_names(raw: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def header_name_column(pairs: pa.Array) -> pa.Array:
-    """The names of headers (`HEADERS.value_type`) as bytes, as they lie in the log."""
+    """The names of headers (`HEADERS.value_type`) as bytes, as they are in the log."""
     text = pairs.field("key").cast(pa.binary())
-    # Files of earlier releases have no such field.
+    # Files of earlier releases do not have this field.
     index = pairs.type.get_field_index("key_bytes")
     if index < 0 or pairs.field(index).null_count == len(pairs):
         return text
@@ -282,11 +283,11 @@ def header_name_column(pairs: pa.Array) -> pa.Array:
 
 
 def _binary(buffer: pa.Buffer, at: _Numbers, lengths: _Numbers) -> pa.Array:
-    """Copies of these parts of a buffer, which come in order and do not overlap; -1 is null."""
+    """Copies of these parts of a buffer, which are in order and do not overlap; -1 is null."""
     edges = np.empty(2 * len(at), np.int32)
     edges[0::2] = at
     edges[1::2] = _behind(at, lengths)
-    # The parts and what lies between them, as one array: taking from it copies in C.
+    # The parts and the bytes between them, as one array: `take` copies in C.
     pieces = pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), buffer])
     wanted = pa.array(np.arange(0, len(edges), 2, dtype=np.int32), mask=lengths < 0)
     return pieces.take(wanted)
@@ -299,13 +300,13 @@ _NO_EPOCH: Final = -1
 _MAGIC: Final = 2
 _CODES: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _LZ4_FRAME: Final = b"\x04\x22\x4d\x18\x60\x70\x73"
-"""Version 1, independent blocks (brokers read no others) of at most 4 MiB; its checksum."""
+"""Version 1, independent blocks (brokers reject others) of at most 4 MiB; its checksum."""
 _LZ4_BLOCK: Final = 4 * 1024**2
 _LZ4_PLAIN: Final = 0x80000000
 
 
 class ProducerSequence(NamedTuple):
-    """What an idempotent producer says of a batch (KIP-98)."""
+    """The producer fields of a batch of an idempotent producer (KIP-98)."""
 
     producer_id: int
     producer_epoch: int
@@ -314,9 +315,9 @@ class ProducerSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """Records that go into one batch: `count` of them from index `first` on.
+    """Records for one batch: `count` of them from index `first` on.
 
-    `data` are their bytes without compression; times in epoch milliseconds.
+    `data` are their uncompressed bytes; times in epoch milliseconds.
     """
 
     first: int
@@ -326,7 +327,7 @@ class NewBatch:
     data: memoryview
 
     def framed(self, sequence: ProducerSequence, compression: str) -> list[bytes | memoryview]:
-        """The whole batch as the protocol has it, in pieces; the broker gives it its offsets."""
+        """The whole batch in the protocol's format, in pieces; the broker assigns its offsets."""
         data = _compressed(self.data, compression)
         tail = _TAIL.pack(
             _CODES[compression],
@@ -342,9 +343,11 @@ class NewBatch:
 
 
 def batches_of(records: pa.RecordBatch, *, most_bytes: int) -> Iterator[NewBatch]:
-    """Records with the columns `COLUMNS` (offsets and timestamp types do not count), as batches.
+    """Divide records with the columns `COLUMNS` into batches (offsets and timestamp types are
+    ignored).
 
-    In their order, of at most `most_bytes` each before compression; a larger record comes alone.
+    In their order, of at most `most_bytes` each before compression; a larger record gets its own
+    batch.
     """
     if not records.num_rows:
         return
@@ -387,7 +390,7 @@ def batches_of(records: pa.RecordBatch, *, most_bytes: int) -> Iterator[NewBatch
 
 
 class _Varints(NamedTuple):
-    """One number of each record: its bytes, of which `lengths` count, in a row each."""
+    """One number of each record: its bytes in one row, of which `lengths` count."""
 
     matrix: _Bytes
     lengths: _Numbers
@@ -410,7 +413,7 @@ def _encoded(numbers: _Numbers) -> _Varints:
 
 
 def _side_by_side(fields: Sequence[_Varints]) -> pa.Array:
-    """The numbers of each record one behind the other."""
+    """Concatenate the numbers of each record."""
     matrix = np.concatenate([field.matrix for field in fields], axis=1)
     kept = [np.arange(field.matrix.shape[1]) < field.lengths[:, None] for field in fields]
     data = matrix[np.concatenate(kept, axis=1)]
@@ -425,7 +428,7 @@ def _sliced(buffer: pa.Buffer, edges: npt.NDArray[np.integer[Any]]) -> pa.Array:
 
 
 def _encoded_headers(headers: pa.Array) -> pa.Array:
-    """The headers of each record, with their number before them."""
+    """The headers of each record, preceded by their number."""
     counts = pc.list_value_length(headers)  # pyright: ignore[reportAttributeAccessIssue]
     counts = counts.fill_null(0).to_numpy().astype(np.int64)
     numbers = _encoded(counts)
@@ -450,7 +453,7 @@ def _encoded_headers(headers: pa.Array) -> pa.Array:
 
 
 def _lengths(values: pa.Array) -> _Numbers:
-    """How long each value is, -1 for null."""
+    """The length of each value, -1 for null."""
     lengths = pc.binary_length(values)  # pyright: ignore[reportAttributeAccessIssue]
     return lengths.fill_null(-1).to_numpy().astype(np.int64)
 
@@ -460,7 +463,7 @@ def _filled(values: pa.Array) -> pa.Array:
 
 
 def _firsts(sizes: _Numbers, most: int) -> _Numbers:
-    """The index of the first record of each batch, which holds at most so many bytes."""
+    """The index of the first record of each batch of at most this size in bytes."""
     ends = np.cumsum(sizes)
     firsts = [0]
     while True:
@@ -481,7 +484,7 @@ def _compressed(data: memoryview, compression: str) -> bytes | memoryview:
 
 
 def _lz4_frame(data: memoryview) -> bytes:
-    """Arrow chains the blocks of a frame, and Kafka's brokers refuse chained ones."""
+    """Arrow chains the blocks of a frame, but Kafka's brokers reject chained ones."""
     parts = [_LZ4_FRAME]
     for start in range(0, len(data), _LZ4_BLOCK):
         plain = data[start : start + _LZ4_BLOCK]

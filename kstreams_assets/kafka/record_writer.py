@@ -1,12 +1,11 @@
-"""Writes records of Arrow to partitions as an idempotent producer (KIP-98), batch by batch.
+"""Write Arrow records to partitions as an idempotent producer (KIP-98), batch by batch.
 
-A client of our own, since those for Python take each record as an object of its own, and cannot
-send a timestamp of 0. What a partition holds after any failure, or after a kill at any moment, is a
-beginning of what was to be written, each record once and in order: a batch that is not acknowledged
-is sent again under the same number, by which the broker knows it, and the broker takes none before
-the one that comes first. The number of a record is the target offset it must get: of several
-writers that have the same producer id and write the same records, whoever comes first writes each,
-and the broker refuses what comes twice or too early.
+This is a client of our own: Python's clients take each record as a separate object, and cannot send
+a timestamp of 0. After any failure or kill a partition contains a prefix of the records, each once
+and in order. An unacknowledged batch is sent again under the same number, by which the broker
+recognises it, and the broker accepts batches only in order. The number of a record is its target
+offset. Several writers with the same producer id may write the same records: the first one writes
+each, and the broker refuses duplicates and records that come too early.
 """
 
 import time
@@ -40,7 +39,7 @@ from kstreams_assets.offsets import TopicPartitionId
 
 _BATCH_BYTES: Final = 1_000_000
 _IN_FLIGHT: Final = 4
-"""Brokers know the last five batches of a producer again."""
+"""Brokers recognise the last five batches of a producer."""
 _RETRY_S: Final = 0.1
 _LEAST_S: Final = 0.001
 _BROKER_S: Final = 30.0
@@ -58,10 +57,10 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """`delivery_timeout_s` without any acknowledgement end the writing of a partition.
+    """After `delivery_timeout_s` without an acknowledgement the writing of a partition fails.
 
-    `max_message_bytes` is the target topic's; no batch is larger, except of a single record.
-    `compression` is none, gzip, snappy, lz4 or zstd. Batches are counted as they are sent.
+    `max_message_bytes` is the target topic's limit; only a batch of a single record may be larger.
+    `compression` is none, gzip, snappy, lz4 or zstd. Batches are measured as they are sent.
     """
 
     delivery_timeout_s: float
@@ -71,21 +70,21 @@ class WriterLimits:
 
 
 class ProducerId(NamedTuple):
-    """By which brokers know a producer."""
+    """The identity of a producer for brokers."""
 
     id: int
     epoch: int
 
 
 class Acknowledged(NamedTuple):
-    """Records that all replicas have: their source offsets, and the target offset of the first."""
+    """Records on all replicas: their source offsets, and the target offset of the first."""
 
     sources: Offsets
     first: int
 
 
 class RecordWriter(Closing):
-    """Writes partitions one after the other; usable from one thread.
+    """Write partitions one after the other; usable from one thread.
 
     Needs WRITE and DESCRIBE on the topics.
     """
@@ -96,7 +95,7 @@ class RecordWriter(Closing):
         limits: WriterLimits,
         producer: ProducerId | None = None,
     ) -> None:
-        """`producer` is shared with other attempts to write the same; else it has its own."""
+        """`producer` is shared with other attempts to write the same; by default a new one."""
         self._limits = limits
         self._wire = WireClient(connection, timeout_s=connection.request_timeout_seconds)
         self._leaders = PartitionLeaders(self._wire)
@@ -105,7 +104,7 @@ class RecordWriter(Closing):
 
     @property
     def delivery_timeout_s(self) -> float:
-        """After how long without an answer it gives up."""
+        """Time without an answer after which writing fails."""
         return self._limits.delivery_timeout_s
 
     def close(self) -> None:
@@ -125,15 +124,15 @@ class RecordWriter(Closing):
     def write(
         self, partition: TopicPartitionId, records: Iterable[pa.RecordBatch], *, first: int
     ) -> Iterator[Acknowledged]:
-        """Write records, which must get the target offsets from `first` on.
+        """Write records to the target offsets from `first` on.
 
-        Batches have the columns of `record_columns.COLUMNS`, where `offset` is the source's. What
-        is acknowledged comes in order; the end of the iterator is the end of the writing.
+        Batches have the columns of `record_columns.COLUMNS`; `offset` is the source's.
+        Acknowledgements come in order; writing ends with the iterator.
 
         Raises:
-            KStreamsAssetsError: The broker refused a record; names it. None behind it is written.
-                A record got another offset: somebody else writes the partition.
-            OvertakenError: A writer with the same producer id does.
+            KStreamsAssetsError: The broker refused a record; names it. No later record is written.
+                Or a record got another offset: another process writes the partition.
+            OvertakenError: A writer with the same producer id writes the partition.
             ClusterUnavailableError: Nothing was acknowledged for too long.
             TopicNotFoundError, AuthorizationFailedError (WRITE), AuthenticationFailedError.
         """
@@ -145,12 +144,12 @@ class RecordWriter(Closing):
             yield from writing.rest()
             is_done = True
         finally:
-            if not (is_done or self._is_shared):  # nobody knows what of it arrives
+            if not (is_done or self._is_shared):  # unknown which of its batches arrive
                 self._producer = None
             writing.leave()
 
     def producer(self) -> ProducerId:
-        """Who this writer is to the brokers, for others that write the same.
+        """The identity of this writer for brokers, for others that write the same records.
 
         Raises:
             ClusterUnavailableError: No broker answered for too long.
@@ -191,7 +190,7 @@ class RecordWriter(Closing):
 
 
 class _Sent(NamedTuple):
-    """A batch that is not acknowledged: what was sent, and what it is for."""
+    """An unacknowledged batch: what was sent, and its source offsets."""
 
     data: list[bytes | memoryview]
     sources: Offsets
@@ -201,20 +200,20 @@ class _Sent(NamedTuple):
 
 
 class _Writing:
-    """One partition while it is written."""
+    """One partition during writing."""
 
     def __init__(self, writer: RecordWriter, partition: TopicPartitionId, first: int) -> None:
         self._writer, self._partition = writer, partition
         self._next = first
         self._sent: deque[_Sent] = deque()
         self._unsent = 0
-        """How many of them, the last ones, are to be sent (again)."""
+        """How many of them, at the end, must be sent (again)."""
         self._node: int | None = None
         self._reason = "no acknowledgement"
         self._deadline = 0.0
 
     def write(self, records: pa.RecordBatch) -> Iterator[Acknowledged]:
-        """Send records; gives what was acknowledged meanwhile."""
+        """Send records; return acknowledgements that arrived in the meantime."""
         limits = self._writer._limits  # noqa: SLF001 (its own module)
         producer = self._writer.producer()
         sources = records.column("offset").to_numpy()
@@ -222,7 +221,7 @@ class _Writing:
         sizes = _sizes(records)
         most = min(_BATCH_BYTES, limits.max_message_bytes)
         for batch in batches_of(records, most_bytes=most):
-            # Ahead of room for it: while brokers write the batches before, this one is made.
+            # Prepare this batch before there is room for it, while brokers write the earlier ones.
             sequence = ProducerSequence(*producer, self._next % _SEQUENCES)
             data = batch.framed(sequence, limits.compression)
             if len(self._sent) >= _IN_FLIGHT:
@@ -239,13 +238,13 @@ class _Writing:
             yield self._acknowledged()
 
     def leave(self) -> None:
-        """Send nothing more, whatever has no answer yet."""
+        """Stop sending; unanswered batches are abandoned."""
         if self._node is not None and self._sent:
             self._writer._channels.drop(self._node)  # noqa: SLF001
         self._node = None
 
     def _try_to_send(self) -> None:
-        """Send what is to be sent; what stands against it shows when the answer is waited for."""
+        """Send pending batches; failures appear when the answer is awaited."""
         try:
             self._send()
         except (OSError, ClusterUnavailableError) as error:
@@ -260,13 +259,13 @@ class _Writing:
             self._unsent -= 1
 
     def _pay(self, size: int) -> None:
-        """Wait until there is time for so many bytes; that is no lack of progress."""
+        """Wait for the rate limit; this does not count as a stall."""
         throttle = self._writer._limits.throttle  # noqa: SLF001
         if throttle is not None and self._node is not None:
             throttle.wait(size, self._node)
 
     def _channel(self) -> Channel:
-        """To the leader; kept while it answers."""
+        """The channel to the leader; kept while it answers."""
         writer, limit_s = self._writer, self._broker_s()
         if self._node is None:
             leaders = writer._leaders.of(  # noqa: SLF001
@@ -288,7 +287,7 @@ class _Writing:
         return max(_LEAST_S, min(_BROKER_S, self._writer.delivery_timeout_s))
 
     def _fail(self, error: Exception) -> None:
-        """Take the batches without an answer for not sent."""
+        """Treat the unanswered batches as not sent."""
         reason = error.reason if isinstance(error, ClusterUnavailableError) else str(error)
         self._reason = reason or type(error).__name__
         writer = self._writer
@@ -330,19 +329,19 @@ class _Writing:
                 )
             time.sleep(_RETRY_S)
         self._sent.popleft()
-        # A batch sent twice may be confirmed without its offset.
+        # The answer about a batch that was sent twice may have no offset.
         if answer.base_offset not in (batch.target, _UNKNOWN):
             raise foreign_records(
                 self._partition,
                 f"the record with source offset {batch.sources[0]} got offset"
                 f" {answer.base_offset} instead of {batch.target}",
             )
-        if answer.throttle_time_ms:  # as KIP-219 has it: what is sent now waits there
+        if answer.throttle_time_ms:  # KIP-219: later requests wait at the broker
             wait_throttle_time(answer.throttle_time_ms)
         return Acknowledged(batch.sources, batch.target)
 
     def _refusal(self, batch: _Sent, code: int, index: int, message: str) -> KStreamsAssetsError:
-        """The error for a batch that the broker did not take."""
+        """The error for a batch that the broker refused."""
         if code == TOPIC_NOT_ALLOWED:
             resource = f"topic {self._partition.topic}"
             return AuthorizationFailedError(operation="produce", resource=resource, needed="WRITE")
@@ -352,25 +351,25 @@ class _Writing:
         reason = str(getattr(error, "message", error.__name__))
         detail = message or str(getattr(error, "description", "no reason given"))
         return KStreamsAssetsError(
-            f"{self._partition} did not take the record with source offset {batch.sources[index]}:"
+            f"{self._partition} refused the record with source offset {batch.sources[index]}:"
             f" {reason} ({detail.rstrip('.')}).",
             remedy="Change the topic's configs (max.message.bytes, message.timestamp.*, or"
-            " cleanup.policy if a record has no key) or the rights of this user accordingly and run"
-            " the restore again; it goes on there.",
+            " cleanup.policy if a record has no key) or the rights of this user accordingly and"
+            " run the restore again; it continues there.",
         )
 
 
 def foreign_records(partition: TopicPartitionId, problem: str) -> KStreamsAssetsError:
-    """The error for a partition that does not end where this restore alone would have left it."""
+    """The error for a partition that contains more than the records of this restore."""
     return KStreamsAssetsError(
-        f"{partition} is not written by this restore alone: {problem}.",
-        remedy="Stop whatever else writes it, delete the target topics of this restore and run"
-        " it again.",
+        f"{partition} was not written by this restore alone: {problem}.",
+        remedy="Stop the other writers of the topic, delete the target topics of this restore and"
+        " run it again.",
     )
 
 
 def _culprit(code: int, batch: _Sent) -> int:
-    """Which record of a refused batch the broker meant, where it does not say."""
+    """The record of a refused batch that the broker rejects, if the broker does not name it."""
     if code == _INVALID_TIMESTAMP:
         now_ms = time.time_ns() // 1_000_000
         return int(np.abs(batch.times - now_ms).argmax())

@@ -1,4 +1,4 @@
-"""How to reach the schema registry of an application, and what is asked of it."""
+"""The schema registry of an application: connection settings and requests."""
 
 import os
 import re
@@ -18,22 +18,22 @@ from kstreams_assets.kafka.clients import tame_client_logs
 from kstreams_assets.kafka.connection import require_seconds
 from kstreams_assets.secret import MASK, Secret
 
-if TYPE_CHECKING:  # at run time where a registry is asked: its import takes 0.2 s
+if TYPE_CHECKING:  # imported where a registry is used, because the import takes 0.2 s
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 _PAGE: Final = 500
 _LIST: Final = "the list of schemas"
 _CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""As other clients of HTTP in Python read them; SSL_CERT_FILE and SSL_CERT_DIR hold, too."""
+"""The CA file of other HTTP clients in Python; SSL_CERT_FILE and SSL_CERT_DIR apply, too."""
 _T = TypeVar("_T")
 
 
 class RegistryConnection(Block):
     """How to reach one schema registry (Confluent's REST interface).
 
-    Secrets are named, not held (see `Secret`). Raises ConfigurationError for settings that
-    contradict one another, pydantic's ValidationError for unknown keys and wrong types.
+    Secrets are references (see `Secret`). Raises ConfigurationError for contradicting settings,
+    pydantic's ValidationError for unknown keys and wrong types.
     """
 
     url: str = Field(description="Base address, http or https, without credentials.")
@@ -41,10 +41,10 @@ class RegistryConnection(Block):
     password: Secret | None = Field(default=None, description="Password of HTTP basic auth.")
     ssl_ca_location: str | None = Field(
         default=None,
-        description="File with the CA certificates to trust; those of the machine without it.",
+        description="File with the trusted CA certificates; by default those of the machine.",
     )
     request_timeout_seconds: float = Field(
-        default=10.0, description="After how long one request to the registry gives up."
+        default=10.0, description="Time limit of one request to the registry."
     )
 
     @field_validator("url")
@@ -52,10 +52,10 @@ class RegistryConnection(Block):
     def _check_url(cls, value: str) -> str:
         problem = _problem_of_url(value)
         if problem:
-            # The value itself is not shown: it may hold a password.
+            # The value itself is not shown: it may contain a password.
             raise ConfigurationError(
                 f"schema_registry.url {problem}.",
-                remedy="Give an address such as http://host:8081; user name and password go into"
+                remedy="Set an address such as http://host:8081, and the user name and password in"
                 " schema_registry.username and schema_registry.password.",
             )
         return value.rstrip("/")
@@ -69,14 +69,14 @@ class RegistryConnection(Block):
     def _check(self) -> "RegistryConnection":
         if (self.username is None) != (self.password is None):
             raise ConfigurationError(
-                "schema_registry.username and schema_registry.password go together; one is"
-                " missing.",
-                remedy="Give both for HTTP basic authentication, or neither.",
+                "schema_registry.username and schema_registry.password must be set together; one"
+                " is missing.",
+                remedy="Set both for HTTP basic authentication, or neither.",
             )
         return self
 
     def scrub(self, text: str) -> str:
-        """The text with every secret of this connection masked (for what clients say in errors)."""
+        """Mask every secret of this connection in the text (for error messages of clients)."""
         for secret in (self.username, self.password):
             value = secret.peek() if secret is not None else None
             if value:
@@ -93,7 +93,7 @@ def _problem_of_url(value: str) -> str | None:
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
         return "is not an http or https address"
     if parts.username is not None or parts.password is not None:
-        return "holds credentials"
+        return "contains credentials"
     if parts.query or parts.fragment:
         return "has a query or a fragment"
     return None
@@ -101,7 +101,7 @@ def _problem_of_url(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema that another one imports: under which name, and where the registry has it."""
+    """A schema that another one imports: its name there, and its place in the registry."""
 
     name: str
     subject: str
@@ -110,7 +110,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class RegistryEntry:
-    """A schema as the registry tells it; `kind` is AVRO, PROTOBUF or JSON."""
+    """A schema in the registry; `kind` is AVRO, PROTOBUF or JSON."""
 
     id: int
     kind: str
@@ -119,7 +119,7 @@ class RegistryEntry:
 
 
 class RegistryClient:
-    """Reads schemas from a registry; a context manager.
+    """Read schemas from a registry; a context manager.
 
     Its methods raise KStreamsAssetsError, SchemaNotFoundError and
     SecretNotFoundError.
@@ -149,9 +149,9 @@ class RegistryClient:
             self._client.close()
 
     def entries(self) -> Iterator[RegistryEntry]:
-        """Every version of every subject, soft-deleted ones too; a schema may come twice.
+        """Every version of every subject, including soft-deleted ones; a schema may occur twice.
 
-        Registries that cannot list schemas (Apicurio, older ones) are asked subject by subject.
+        Registries that cannot list schemas (Apicurio, older ones) are read subject by subject.
         """
         try:
             page = self._page(0)
@@ -172,7 +172,7 @@ class RegistryClient:
         )
 
     def version(self, subject: str, version: int) -> RegistryEntry:
-        """One version of a subject, also a soft-deleted one."""
+        """One version of a subject, which may be soft-deleted."""
         return self._ask(
             f"version {version} of subject {subject}",
             lambda client: _entry(client.get_version(subject, version, deleted=True).to_dict()),
@@ -188,22 +188,22 @@ class RegistryClient:
         return client
 
     def _page(self, offset: int) -> list[Mapping[str, Any]]:
-        """Some of all schemas: the client has no method that lists them.
+        """One page of the list of all schemas; the client has no method for it.
 
-        Asked subject by subject, 1,000 subjects would be 2,001 requests in place of 3.
+        For 1,000 subjects, requests by subject would be 2,001 instead of 3.
         """
         query = {"deleted": "true", "offset": offset, "limit": _PAGE}
 
         def read(client: "SchemaRegistryClient") -> list[Mapping[str, Any]]:
             page = client._rest_client.get("schemas", query)  # noqa: SLF001
             for item in page:
-                _entry(item)  # or it is no list of schemas
+                _entry(item)  # raises if it is not a list of schemas
             return page
 
         return self._ask(_LIST, read)
 
     def _is_foreign(self, item: Mapping[str, Any]) -> bool:
-        """Ids of other contexts than that of the address mean other schemas."""
+        """In other contexts than that of the address, ids mean other schemas."""
         subject = str(item.get("subject", ""))
         return subject.startswith(":.") and "/contexts/" not in self._connection.url
 
@@ -226,7 +226,7 @@ class RegistryClient:
             yield from entries
 
     def _ask(self, asked: str, read: Callable[["SchemaRegistryClient"], _T]) -> _T:
-        """The answer of the registry, once; its errors name `asked`."""
+        """Send one request to the registry; errors name `asked`."""
         import httpx2
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -239,7 +239,7 @@ class RegistryClient:
             raise self._unavailable(asked, "no answer in time") from None
         except httpx2.HTTPError as error:
             raise self._unavailable(asked, connection.scrub(_reason(error))) from None
-        except OSError as error:  # before a connection: the file of CA certificates is not there
+        except OSError as error:  # before a connection: the file of CA certificates is missing
             place = self._settings.get("ssl.ca.location")
             reason = f"{place}: {error.strerror or _reason(error)}"
             raise self._unavailable(asked, reason) from None
@@ -261,9 +261,9 @@ class RegistryClient:
 
     def _unavailable(self, asked: str, reason: str) -> KStreamsAssetsError:
         return KStreamsAssetsError(
-            f"The schema registry at {self._connection.url} did not give {asked}: {reason}.",
+            f"The schema registry at {self._connection.url} did not return {asked}: {reason}.",
             remedy="Check that it runs, its address and its certificate, then try again; schemas"
-            " that are stored in the warehouse are read without it.",
+            " that are stored in the warehouse can be read without it.",
         )
 
 
@@ -280,14 +280,14 @@ def _entry(item: Mapping[str, Any]) -> RegistryEntry:
 
 
 def _reason(error: Exception) -> str:
-    """The innermost cause in few words, without addresses of objects."""
+    """The innermost cause in few words, without object addresses."""
     text = str(error)
     cause = re.search(r"(\[Errno [^\]]*\] [^'\")]+|certificate verify failed[^'\")(]*)", text)
     return (cause.group(1) if cause else f"{type(error).__name__}: {text}"[:300]).strip(" .")
 
 
 def _message(error: "SchemaRegistryError") -> str:
-    """The words of the registry; of another server only what its status means."""
+    """The message of the registry; for another server only the meaning of its status."""
     if error.error_code in (None, error.UNKNOWN):
         return responses.get(error.http_status_code, "no reason given")
     return f"{error.error_message} (error {error.error_code})".strip(" .")

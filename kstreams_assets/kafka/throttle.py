@@ -1,11 +1,11 @@
-"""Limits of a rate: one's own in bytes per second, and the quotas of a cluster.
+"""Rate limits: our own in bytes per second, and the quotas of a cluster.
 
-All tasks of a job pay into one account, a file that they lock for a moment: so the rate holds
-however many of them run, and whenever they end.
+All tasks of a job share one account, a file that they lock briefly. The rate therefore holds
+regardless of how many of them run and when they end.
 
-Brokers answer a client beyond its quota at once, with the time for which they read nothing more
-from its connection (KIP-219). Such time is neither a stall nor a failure: deadlines are measured
-with `unthrottled_time`, which stands still meanwhile.
+If a client exceeds its quota, brokers answer at once with the time during which they read nothing
+more from its connection (KIP-219). This time is neither a stall nor a failure: deadlines use
+`unthrottled_time`, which stops in the meantime.
 """
 
 import atexit
@@ -22,34 +22,34 @@ from pathlib import Path
 from typing import Final
 
 CLIENT_ID: Final = "kstreams-assets"
-"""What brokers call us, in their logs and quotas."""
+"""Our client id in the brokers' logs and quotas."""
 _FREE_AT: Final = struct.Struct("d")
 _CREDIT_S: Final = 1.0
-"""So much of the time in which nothing was moved may be made up for."""
+"""At most this much idle time may be made up for."""
 _SHARE_S: Final = 0.25
 _LEAST_BYTES: Final = 65_536
 QUOTA_PATIENCE_S: Final = 600.0
-"""So long a quota may leave a reader without one record; no longer is waited at once."""
+"""A quota may block a reader for at most this time without one record; also the longest wait."""
 QUOTA_REASON: Final = (
     "a quota of the cluster throttled every answer; raise consumer_byte_rate or"
     " request_percentage for this user or client"
 )
 _TOLD_EVERY_S: Final = 60.0
 _TOLD_S: Final = 1.0
-"""A quota that costs less in a minute is not worth a line."""
+"""A quota that costs less per minute is not reported."""
 _log = logging.getLogger(__name__)
 _waited = threading.local()
 _elsewhere: dict[str, float] = {}
-"""The accounts of this process where it has no folder with the others: on another machine."""
+"""The accounts of this process on a machine without the shared folder."""
 
 
 def unthrottled_time() -> float:
-    """Seconds of a monotonic clock that stands still while this thread waits for a limit."""
+    """Seconds of a monotonic clock that stops while this thread waits for a limit."""
     return time.monotonic() - throttled_s()
 
 
 def wait_throttled(seconds: float) -> None:
-    """Wait until a limit allows more; `unthrottled_time` stands still meanwhile."""
+    """Wait until a limit allows more; `unthrottled_time` stops in the meantime."""
     if seconds > 0:
         began = time.monotonic()
         time.sleep(seconds)
@@ -63,29 +63,30 @@ def wait_throttle_time(throttle_time_ms: int) -> None:
 
 
 def count_throttled(seconds: float) -> None:
-    """Hold the clock of this thread back, for time that was waited on its behalf."""
+    """Stop the clock of this thread for time that another thread waited for it."""
     set_throttled(throttled_s() + seconds)
 
 
 def set_throttled(seconds: float) -> None:
-    """Let the clock of this thread continue another thread's, which has waited so long."""
+    """Continue the clock of another thread, which has waited for this time."""
     _waited.seconds = seconds
 
 
 def throttled_s() -> float:
-    """How many seconds this thread has waited for limits so far."""
+    """Seconds that this thread has waited for limits so far."""
     return getattr(_waited, "seconds", 0.0)
 
 
 class _QuotaReport:
-    """What quotas have cost this process since the last line about it."""
+    """The cost of quotas for this process since the last log line about them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since, self._delayed_s, self._is_logged = float("-inf"), 0.0, False
 
     def is_due(self, delay_s: float) -> bool:
-        """Take a delay; whether a line is due, as one is in each minute that quotas cost much."""
+        """Add a delay; return whether a line is due: at most one per minute, if the cost is
+        high."""
         with self._lock:
             now = time.monotonic()
             if now - self._since >= _TOLD_EVERY_S:
@@ -101,11 +102,11 @@ _report = _QuotaReport()
 
 
 def report_quota(throttle_time_ms: int) -> None:
-    """Log, once a minute, that brokers delay answers because of a quota."""
+    """Log, at most once a minute, that a quota delays the brokers' answers."""
     if throttle_time_ms > 0 and _report.is_due(throttle_time_ms / 1000):
         _log.warning(
             "A quota of the cluster delays answers to client %s, now by %.1f s. Backups and"
-            " restores wait meanwhile. To make them faster, raise consumer_byte_rate,"
+            " restores wait in the meantime. To make them faster, raise consumer_byte_rate,"
             " producer_byte_rate or request_percentage for this client or its user.",
             CLIENT_ID,
             throttle_time_ms / 1000,
@@ -113,17 +114,18 @@ def report_quota(throttle_time_ms: int) -> None:
 
 
 class QuotaPatience:
-    """For how long a quota has left a reader without one record."""
+    """How long a quota has left a reader without any record."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def served(self) -> None:
-        """There was an answer that no quota had emptied."""
+        """Record an answer that no quota has emptied."""
         self._since = None
 
     def is_exhausted(self) -> bool:
-        """Take an answer that a quota has emptied; whether it has been the last for too long."""
+        """Record an answer that a quota has emptied; return whether this has lasted for too
+        long."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -132,10 +134,10 @@ class QuotaPatience:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Limits in bytes per second, of all brokers together and of each; goes into pickled tasks.
+    """Limits in bytes per second, for all brokers together and for each; can be pickled for tasks.
 
-    Tasks of one machine share the accounts in `folder`. One on another machine, which does not see
-    the folder, has a `tasks`-th of the limits for itself.
+    Tasks of one machine share the accounts in `folder`. A task on another machine, which does not
+    see the folder, uses a `tasks`-th of the limits.
     """
 
     folder: str
@@ -150,7 +152,7 @@ class Throttle:
         return max(_LEAST_BYTES, round(min(limits) * _SHARE_S))
 
     def wait(self, size: int, node: int) -> None:
-        """Account for bytes that go to or came from a broker; returns when the next ones may."""
+        """Account for bytes to or from a broker; return when the next ones may move."""
         until = 0.0
         if self.bytes_per_s:
             until = self._paid("all", size / self.bytes_per_s)
@@ -159,7 +161,7 @@ class Throttle:
         wait_throttled(until - time.monotonic())
 
     def _paid(self, account: str, takes_s: float) -> float:
-        """When what was accounted for so far has had its time."""
+        """The time at which everything accounted for so far is paid."""
         path = f"{self.folder}/{account}"
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -170,7 +172,7 @@ class Throttle:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             said = os.pread(file, _FREE_AT.size, 0)
-            # The clock of the machine, the same in all its processes.
+            # The system-wide clock, the same in all processes.
             before = _FREE_AT.unpack(said)[0] if len(said) == _FREE_AT.size else None
             free_at = _free_at(before, time.monotonic()) + takes_s
             os.pwrite(file, _FREE_AT.pack(free_at), 0)
@@ -190,10 +192,10 @@ _making = threading.Lock()
 def throttle(
     name: str, bytes_per_s: int | None, broker_bytes_per_s: int | None, *, tasks: int | None
 ) -> Throttle | None:
-    """The throttle of this process under a name, None without a limit.
+    """The throttle of this process with a name, None without a limit.
 
-    All that runs in the process under the same name shares it: a follower's increments and the
-    windows that it closes beside them.
+    Everything in the process with the same name shares it: a follower's increments and the windows
+    that it closes at the same time.
     """
     if bytes_per_s is None and broker_bytes_per_s is None:
         return None

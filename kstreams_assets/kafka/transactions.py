@@ -1,4 +1,4 @@
-"""Transactions of an application: its transactional ids, and what is open right now."""
+"""Transactions of an application: its transactional ids, and its open transactions."""
 
 import re
 import time
@@ -36,14 +36,14 @@ _DESCRIBE = "ongoing_producers"
 _WRITTEN = "written_topics"
 _LOG_BYTES = 64 * 1024**2
 _SHORTER_S = (86_400.0, 3_600.0, 300.0, 30.0)
-"""Where the log of the coordinators is too long to be read, less of it is."""
+"""If the log of the coordinators is too long, only this much of it is read."""
 _HIDDEN = (ClusterUnavailableError, TopicNotFoundError, *UNREADABLE)
-"""Why a log is not read."""
+"""The reason why a log is not read."""
 ONGOING = "Ongoing"
-"""Kafka's word for the state of an open transaction whose end nobody has asked for."""
+"""Kafka's state of an open transaction without a requested end."""
 _RETRY_S = 0.1
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-# Gone or moved between the two requests; its topics are seen the next time.
+# Gone or moved between the two requests; its topics are found the next time.
 _PASSING = {
     client_errors.TransactionalIdNotFoundError.errno,
     client_errors.NotCoordinatorError.errno,
@@ -54,7 +54,7 @@ _PASSING = {
 
 @dataclass(frozen=True, slots=True)
 class TransactionalTopics:
-    """Topics in transactions of an application; `reason` says why none, or not all, were seen."""
+    """Topics in transactions of an application; `reason` explains why some or all are missing."""
 
     topics: frozenset[str]
     transactional_ids: tuple[str, ...]
@@ -63,10 +63,10 @@ class TransactionalTopics:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalId:
-    """A transactional id as its coordinator knows it.
+    """A transactional id according to its coordinator.
 
-    `producer_id` is the present one; `state` in Kafka's words (`Empty`, `Ongoing`,
-    `PrepareCommit`, `CompleteCommit` ...).
+    `producer_id` is the current one; `state` in Kafka's words (`Empty`, `Ongoing`, `PrepareCommit`,
+    `CompleteCommit` ...).
     """
 
     name: str
@@ -75,16 +75,16 @@ class TransactionalId:
 
 
 def transactional_id_pattern(application_id: str) -> re.Pattern[str]:
-    """What Kafka Streams names the transactional ids of one application.
+    """The pattern of Kafka Streams' transactional ids of one application.
 
     `<application id>-<process uuid>-<thread>` (exactly_once_v2) or `<application id>-<task>`; a
-    mere prefix would take `orders-eu` for `orders`.
+    prefix alone would also match `orders-eu` for `orders`.
     """
     return re.compile(rf"{re.escape(application_id)}-(?:{_UUID}-\d+|\d+_\d+)")
 
 
 class _CoordinatorBusyError(KafkaRequestError):
-    """A broker is not ready to list the ids it coordinates."""
+    """A broker is not ready to list its transactional ids."""
 
 
 def _listed(
@@ -95,7 +95,7 @@ def _listed(
     retry: bool,
     timeout_s: float | None = None,
 ) -> tuple[TransactionalId, ...]:
-    """What all brokers together list, each asked once."""
+    """The lists of all brokers together, each asked once."""
     pattern = transactional_id_pattern(application_id)
     found: dict[str, TransactionalId] = {}
     for broker in wire.broker_ids(operation=operation):
@@ -121,7 +121,7 @@ def _listed(
 
 
 def _described(wire: WireClient, ids: Iterable[str], operation: str) -> Iterator[Any]:
-    """What their coordinators tell of these transactional ids, without those that are moving."""
+    """The coordinators' descriptions of these transactional ids, without those that are moving."""
     by_coordinator: defaultdict[int, list[str]] = defaultdict(list)
     for name in ids:
         node = wire.coordinator(Coordinated.TRANSACTION, name, operation=operation)
@@ -135,7 +135,7 @@ def _described(wire: WireClient, ids: Iterable[str], operation: str) -> Iterator
                 retry=False,
             )
         except ClusterUnavailableError:
-            for name in names:  # somebody else coordinates them soon
+            for name in names:  # another broker coordinates them soon
                 wire.forget_coordinator(Coordinated.TRANSACTION, name)
             if operation != _DESCRIBE:
                 raise
@@ -174,10 +174,10 @@ class TransactionRequests(Requests):
     def transactional_ids(self, application_id: str) -> tuple[TransactionalId, ...]:
         """The transactional ids of an application with their producer ids, by name.
 
-        Those of stopped instances too, until they expire (`transactional.id.expiration.ms`, 7
-        days). **An empty answer proves nothing:** brokers leave out ids that this user may not
-        DESCRIBE, and do not say so. Asked again, for as long as a request may take, while
-        coordinators move or load. Raises KafkaRequestError.
+        Includes those of stopped instances, until they expire (`transactional.id.expiration.ms`, 7
+        days). **An empty answer proves nothing:** brokers silently omit ids that this user may not
+        DESCRIBE. Repeated within the request timeout while coordinators move or load. Raises
+        KafkaRequestError.
         """
         deadline = unthrottled_time() + self._wire.timeout_s
         while True:
@@ -186,7 +186,7 @@ class TransactionRequests(Requests):
             except _CoordinatorBusyError as error:
                 reason = error.reason
             except ClusterUnavailableError as error:
-                reason = error.reason  # a broker that is gone is not asked again
+                reason = error.reason  # a stopped broker is not asked again
             if unthrottled_time() + _RETRY_S > deadline:
                 raise self._wire.unavailable(_LIST, self._wire.timeout_s, reason)
             time.sleep(_RETRY_S)
@@ -194,8 +194,8 @@ class TransactionRequests(Requests):
     def ongoing_producers(self, transactional_ids: Iterable[str]) -> frozenset[tuple[int, int]]:
         """Producer id and epoch of those of these transactional ids whose transaction is open.
 
-        One whose coordinator moves or loads at the moment is left out, like one that is gone. Needs
-        DESCRIBE on them. Raises KafkaRequestError.
+        An id whose coordinator is moving or loading is omitted, like one that no longer exists.
+        Needs DESCRIBE on them. Raises KafkaRequestError.
         """
         return frozenset(
             (entry.producer_id, entry.producer_epoch)
@@ -204,11 +204,11 @@ class TransactionRequests(Requests):
         )
 
     def transactional_topics(self, application_id: str) -> TransactionalTopics:
-        """Topics that open transactions of this application write at the moment.
+        """Topics that open transactions of this application are writing.
 
-        `written_topics` sees those of ended transactions too.
+        `written_topics` also finds those of ended transactions.
 
-        Empty with a reason when this user may not see them.
+        Empty with a reason if this user may not see them.
         """
         try:
             ids = [
@@ -236,17 +236,17 @@ class TransactionRequests(Requests):
         lookback_s: float | None = None,
         timeout_s: float = 2.0,
     ) -> TransactionalTopics:
-        """Topics that transactions of this application wrote, ended ones included.
+        """Topics that transactions of this application wrote, including ended ones.
 
-        Never raises for what is hidden or late: `reason` says it. Without READ on
-        `__transaction_state` only transactions that are open now are seen.
+        Never raises for hidden or late answers: `reason` explains them. Without READ on
+        `__transaction_state` only open transactions are found.
 
         Args:
-            application_id: Of the application.
+            application_id: The application's id.
             reader: Reads `__transaction_state`.
-            log_partitions: Number of partitions of `__transaction_state`; None: it is not visible.
-            lookback_s: How far back from the newest record; None: as far as the log goes, up to
-                64 MiB.
+            log_partitions: Number of partitions of `__transaction_state`; None: not visible.
+            lookback_s: How far back from the newest record; None: as far as the log extends, at
+                most 64 MiB.
             timeout_s: Of each request, and of all reading together.
         """
         try:
@@ -285,7 +285,7 @@ class TransactionRequests(Requests):
         lookback_s: float | None,
         timeout_s: float,
     ) -> frozenset[str]:
-        """Topics in the states of these ids that the coordinators' log holds."""
+        """Topics in the states of these ids in the coordinators' log."""
         try:
             read = reader.read(
                 reader.newest(partitions, lookback_s, deadline_s=timeout_s, timeout_s=timeout_s),

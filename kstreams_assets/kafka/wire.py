@@ -1,6 +1,6 @@
-"""Single Kafka requests through kafka-python 3, for what librdkafka cannot ask or answers wrongly.
+"""Single Kafka requests through kafka-python 3, which librdkafka does not support correctly.
 
-Everything that knows kafka-python's internals (its connection manager and network loop) is here.
+All code that uses kafka-python's internals (its connection manager and network loop) is here.
 """
 
 import base64
@@ -61,10 +61,10 @@ _DEFAULT_LIFETIME_S = 300.0
 
 
 class ClientCredentialsTokenProvider(AbstractTokenProvider):
-    """Fetches a token by the client credentials grant and keeps it for 80 % of its lifetime.
+    """Fetch a token with the client credentials grant and cache it for 80 % of its lifetime.
 
-    Raises AuthenticationFailedError when the endpoint refuses, does not answer in time or answers
-    something else than a token; SecretNotFoundError.
+    Raises AuthenticationFailedError if the endpoint refuses, does not answer in time or does not
+    return a token; SecretNotFoundError.
     """
 
     def __init__(self, sasl: OAuthBearerSasl, *, bootstrap_servers: str, timeout_s: float) -> None:
@@ -77,7 +77,7 @@ class ClientCredentialsTokenProvider(AbstractTokenProvider):
         self._refresh_at = 0.0
 
     def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A token that is valid now."""
+        """A valid token."""
         with self._lock:
             if time.monotonic() >= self._refresh_at:
                 self._token, lifetime_s = self._fetch()
@@ -95,7 +95,7 @@ class ClientCredentialsTokenProvider(AbstractTokenProvider):
             raise self._failed(str(reason)) from None
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(token, str) or not token:
-            raise self._failed("its answer holds no access_token")
+            raise self._failed("its answer contains no access_token")
         lifetime = answer.get("expires_in")
         return token, float(lifetime) if isinstance(lifetime, int | float) else _DEFAULT_LIFETIME_S
 
@@ -124,21 +124,21 @@ class ClientCredentialsTokenProvider(AbstractTokenProvider):
 
 
 class MskIamTokenProvider(AbstractTokenProvider):
-    """Signed tokens, as kafka-python takes them."""
+    """Signed tokens, in the form that kafka-python accepts."""
 
     def __init__(self, tokens: MskIamTokens) -> None:
         super().__init__()
         self._tokens = tokens
 
     def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A token that is valid now."""
+        """A valid token."""
         return self._tokens.token()
 
 
 def kafka_python_arguments(connection: KafkaConnection) -> dict[str, Any]:
-    """The arguments every kafka-python client of this cluster starts from, secrets in clear.
+    """The base arguments of every kafka-python client of this cluster, with clear-text secrets.
 
-    Build it where the client is built and keep it nowhere. Raises SecretNotFoundError,
+    Build them where the client is built and do not store them. Raises SecretNotFoundError,
     ConfigurationError.
     """
     arguments: dict[str, Any] = {
@@ -193,7 +193,7 @@ def ssl_context(connection: KafkaConnection) -> ssl.SSLContext:
 
 
 def _load_chain(context: ssl.SSLContext, chain: str, key: str, password: str | None) -> None:
-    # Python reads certificate and key from files only; these live for the length of one call
+    # Python reads certificate and key only from files; these exist during one call
     with tempfile.TemporaryDirectory(prefix="kstreams-assets-") as directory:
         path = Path(directory, "chain.pem")
         path.touch(mode=0o600)
@@ -229,26 +229,26 @@ _UNREADABLE = (
     ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError, struct.error
 )  # fmt: skip
 _BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-# From version 13 on the answer has a top-level error that older brokers do not know.
+# From version 13 on the answer has a top-level error that older brokers do not support.
 _METADATA_WITH_TOPIC_IDS = 10
 _METADATA_VERSION = 12
 TOPIC_NOT_ALLOWED = client_errors.TopicAuthorizationFailedError.errno
 COORDINATOR_BUSY = {14, 15, 16}
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: ask again."""
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: try again."""
 
 
 class Coordinated(IntEnum):
-    """What has a coordinator, in the numbers of FindCoordinator."""
+    """Kinds of coordinators, in the numbers of FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class _Manager(KafkaConnectionManager):
-    """Remembers why connections failed; kafka-python itself tries on and says only `timeout`.
+    """Record why connections failed; kafka-python itself retries and reports only `timeout`.
 
-    Remembers also until when brokers do not read because of a quota (KIP-219): kafka-python refuses
-    requests to them as if they were not there.
+    Also record until when brokers do not read because of a quota (KIP-219): kafka-python rejects
+    requests to them as if they did not exist.
     """
 
     def __init__(self, net: NetworkSelector, **configs: Any) -> None:  # noqa: ANN401
@@ -256,11 +256,11 @@ class _Manager(KafkaConnectionManager):
         self.refusal: Exception | None = None
         self.last_failure: Exception | None = None
         self.unreached: dict[Any, str] = {}
-        """Why the last connection to a broker failed, by its id."""
+        """The reason why the last connection to a broker failed, by its id."""
         self._muted_until: dict[Any, float] = {}
 
     def muted_s(self, node: int | None) -> float:
-        """How long a broker, or the first of all that are known, does not read from us."""
+        """How long a broker, or the first of all known ones, does not read from us."""
         until = self._muted_until
         if node is None:
             known = [broker.node_id for broker in self.cluster.brokers()]
@@ -270,7 +270,7 @@ class _Manager(KafkaConnectionManager):
         return max(0.0, latest - time.monotonic())
 
     def was_muted(self, node: int | None, since: float) -> bool:
-        """Whether a broker, or any, did not read from us at a time after this one."""
+        """Whether a broker, or any, did not read from us at some time after this one."""
         if node is not None:
             return self._muted_until.get(node, 0.0) > since
         return any(until > since for until in self._muted_until.values())
@@ -293,9 +293,9 @@ class _Manager(KafkaConnectionManager):
         return connection
 
     def unreached_addresses(self, bootstrap_servers: str) -> dict[Any, Unreached]:
-        """Brokers whose last connection failed, where their address is not one of bootstrap's.
+        """Brokers whose last connection failed and whose address is not in bootstrap_servers.
 
-        The cluster itself says where they are, and has answered with it.
+        The cluster itself advertises these addresses, so it has answered.
         """
         given = {server.lower() for server in bootstrap_servers.split(",")}
         found: dict[Any, Unreached] = {}
@@ -318,8 +318,8 @@ class _Manager(KafkaConnectionManager):
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:  # noqa: ANN401
         transport = await super()._build_transport(node, timeout_at=timeout_at)
-        # kafka-python drops what arrived together with the end of the connection: the very
-        # answer that says the password is wrong
+        # kafka-python drops data that arrived together with the end of the connection, including
+        # the answer that the password is wrong.
         transport._sock_recv = partial(_data_before_end, transport._sock_recv)  # noqa: SLF001
         return transport
 
@@ -330,10 +330,10 @@ class _Manager(KafkaConnectionManager):
 
 
 class WireClient:
-    """Sends requests to chosen brokers, from any thread; connects at the first request.
+    """Send requests to chosen brokers, from any thread; connect at the first request.
 
-    Every request ends within its timeout. After a failure the connections are given up, so that
-    the next request notices a cure.
+    Every request ends within its timeout. After a failure the connections are closed, so that the
+    next request notices a repaired broker.
     """
 
     def __init__(self, connection: KafkaConnection, *, timeout_s: float) -> None:
@@ -358,7 +358,7 @@ class WireClient:
     ) -> Any:  # noqa: ANN401 (kafka-python builds its response classes at run time)
         """The response of broker `node` (None: any).
 
-        Asked again while connections fail, unless `retry` is off: for callers that would rather ask
+        Repeated while connections fail, unless `retry` is off: for callers that prefer to ask
         another broker. Raises AuthenticationFailedError, ClusterUnavailableError,
         SecretNotFoundError.
         """
@@ -377,7 +377,7 @@ class WireClient:
         *,
         retry: bool,
     ) -> Any:  # noqa: ANN401
-        """The same until a deadline; errors name `limit_s`."""
+        """Send a request until a deadline; errors name `limit_s`."""
         while True:
             manager = self._connected(operation, deadline, limit_s)
             wait_throttled(manager.muted_s(node))
@@ -388,7 +388,7 @@ class WireClient:
             except client_errors.IncompatibleBrokerVersion:
                 raise
             except (client_errors.KafkaError, AuthenticationFailedError, RuntimeError) as error:
-                # RuntimeError: the network loop was closed by another thread's failure
+                # RuntimeError: another thread's failure closed the network loop
                 if manager.was_muted(node, asked_at) and _refusal_reason(error) is None:
                     # The broker reads it only when the quota allows it.
                     time.sleep(_RETRY_S)
@@ -398,7 +398,7 @@ class WireClient:
                 if _refusal_reason(error) is not None or late:
                     raise self._failed(operation, limit_s, error) from None
                 if not retry:
-                    # While it waits before it connects again, kafka-python does not say why.
+                    # Between connection attempts kafka-python does not report the reason.
                     waits = isinstance(error, client_errors.NodeNotReadyError)
                     reason = (waits and manager.last_failure) or error
                     unreached = manager.unreached_addresses(self.bootstrap_servers)
@@ -420,10 +420,10 @@ class WireClient:
         retry: bool = True,
         with_rights: bool = False,
     ) -> Any:  # noqa: ANN401
-        """What broker `node` (None: any) knows of these topics (None: all) and of the brokers.
+        """The metadata of broker `node` (None: any) about these topics (None: all) and the brokers.
 
-        Topics that are not there, or not shown to this user, have an error code. Raises what
-        `request` raises.
+        Topics that do not exist or are hidden from this user have an error code. Raises the errors
+        of `request`.
         """
         named = None
         if topics is not None:
@@ -439,7 +439,7 @@ class WireClient:
         deadline = unthrottled_time() + limit_s
         attempts = 0
         while True:
-            # a broker that is paused accepts a connection and is silent; another one may answer
+            # a paused broker accepts a connection but stays silent; another one may answer
             patience_s = limit_s if node is not None or not retry else attempt_s(attempts)
             attempt_ends = min(deadline, unthrottled_time() + patience_s)
             try:
@@ -452,10 +452,10 @@ class WireClient:
             attempts += 1
 
     def connected_socket(self, node: int, *, operation: str, timeout_s: float) -> socket.socket:
-        """A connection of its own to a broker, logged in, for the caller to use and to close.
+        """A separate logged-in connection to a broker, which the caller closes.
 
-        When the broker ends it because its login has expired (`connections.max.reauth.ms`), the
-        caller asks for another one. Raises what `request` raises.
+        If the broker ends it because its login has expired (`connections.max.reauth.ms`), the
+        caller requests another one. Raises the errors of `request`.
         """
         deadline = unthrottled_time() + timeout_s
         manager = self._connected(operation, deadline, timeout_s)
@@ -471,7 +471,7 @@ class WireClient:
         return sorted(broker.node_id for broker in manager.cluster.brokers())
 
     def coordinator(self, kind: Coordinated, key: str, *, operation: str) -> int:
-        """The broker that coordinates a group or transactional id; asked once, then remembered.
+        """The broker that coordinates a group or transactional id; looked up once, then cached.
 
         Raises AuthorizationFailedError, ClusterUnavailableError while there is none.
         """
@@ -508,11 +508,11 @@ class WireClient:
             time.sleep(_RETRY_S)
 
     def forget_coordinator(self, kind: Coordinated, key: str) -> None:
-        """Ask again next time, because the broker no longer coordinates it."""
+        """Look the coordinator up again next time, because it has changed."""
         self._coordinators.pop((kind, key), None)
 
     def remember_coordinator(self, kind: Coordinated, key: str, node: int) -> None:
-        """Take this broker for the coordinator: it is from newer metadata."""
+        """Set the coordinator from newer metadata."""
         self._coordinators[kind, key] = node
 
     def unavailable(
@@ -523,7 +523,7 @@ class WireClient:
         *,
         unreached: Mapping[Any, Unreached] = {},
     ) -> ClusterUnavailableError:
-        """The error for a call that got no usable answer in time."""
+        """The error for a call without a usable answer in time."""
         return ClusterUnavailableError(
             bootstrap_servers=self.bootstrap_servers,
             operation=operation,
@@ -563,7 +563,7 @@ class WireClient:
                 "reconnect_backoff_max_ms": 1_000,
             }
             if provider := arguments.get("sasl_oauth_token_provider"):
-                provider.token()  # here, not on the network thread: the error stays the provider's
+                provider.token()  # not on the network thread: its error stays unchanged
             net = NetworkSelector(**arguments)
             manager = _Manager(net, **arguments)
             net.start()
@@ -597,9 +597,9 @@ class WireClient:
 
 
 def attempt_s(attempts: int) -> float:
-    """For how long a question waits for one broker, after so many that others let pass.
+    """How long a query waits for one broker, after this many attempts without an answer.
 
-    Short at first, in case that broker is dead; longer later, for a cluster that is slow.
+    Short at first, in case that broker is dead; longer later, for a slow cluster.
     """
     return _FIRST_ATTEMPT_S * 2 ** (attempts // 2)
 
@@ -617,11 +617,11 @@ def _data_before_end(
     receive: Callable[[], tuple[bytes, client_errors.KafkaConnectionError | None]],
 ) -> tuple[bytes, client_errors.KafkaConnectionError | None]:
     data, error = receive()
-    return (data, None) if data else (data, error)  # the end is still there at the next read
+    return (data, None) if data else (data, error)  # the next read sees the end again
 
 
 def _readable(receive: Callable[[bytes], None], data: bytes) -> None:
-    """Take what a broker sent; kafka-python would wait on after bytes that are no answer."""
+    """Process data from a broker; without this kafka-python would wait after malformed answers."""
     try:
         receive(data)
     except client_errors.KafkaProtocolError:
@@ -632,7 +632,7 @@ def _readable(receive: Callable[[bytes], None], data: bytes) -> None:
 
 
 async def _bootstrap(manager: _Manager, timeout_ms: int) -> None:
-    # with a timeout of its own: a peer that accepts and stays silent would hold it for ever
+    # with its own timeout: a peer that accepts but stays silent would block it for ever
     await manager.wait_for(manager.bootstrap_async(timeout_ms), timeout_ms)
 
 
@@ -649,14 +649,14 @@ async def _send(
 
 
 async def _known(manager: _Manager, node: int, timeout_ms: int) -> None:
-    """Learn where a broker is."""
+    """Look up the address of a broker."""
     if manager.cluster.broker_metadata(node) is None:
         refresh = manager.cluster.refresh_metadata  # pyright: ignore[reportAttributeAccessIssue]
         await manager.wait_for(manager.call_soon(refresh), timeout_ms)
 
 
 async def _taken_over(manager: _Manager, node: int, timeout_ms: int) -> socket.socket:
-    """The socket of a new connection, which kafka-python forgets."""
+    """The socket of a new connection, which kafka-python releases."""
     await _known(manager, node, timeout_ms)
     connections = manager._conns  # noqa: SLF001
     shared = connections.pop(node, None)
@@ -674,7 +674,7 @@ async def _taken_over(manager: _Manager, node: int, timeout_ms: int) -> socket.s
 
 
 def _refusal_reason(error: BaseException) -> str | None:
-    """What the broker or TLS refuses for good, None for failures that may pass."""
+    """The reason for a permanent refusal by the broker or TLS, None for transient failures."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, _SASL_REFUSALS):

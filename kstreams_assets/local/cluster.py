@@ -31,14 +31,14 @@ USER: Final = "kstreams-assets"
 _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
-# Below every system's range for outgoing connections, so that no client takes the port of a broker
-# that is down for a moment (Linux: 32768 and up, macOS and Windows: 49152 and up).
+# Below every system's range for outgoing connections, so that no client takes the port of a stopped
+# broker (Linux: 32768 and up, macOS and Windows: 49152 and up).
 _PORTS: Final = range(12000, 32000)
 
 _SMALL: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "false",
     "background.threads": "2",
-    # A killed broker may come back only when its session has ended: 9 s by default.
+    # A killed broker can only return after its session has ended: 9 s by default.
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
     "group.coordinator.threads": "1",
@@ -65,7 +65,7 @@ class NodePorts:
 
 
 def choose_ports(nodes: int) -> tuple[NodePorts, ...]:
-    """Return ports nobody listens on right now, for as many nodes; a race may still be lost."""
+    """Return ports that are free now, for each node; another program may still take one."""
     chosen: list[int] = []
     for port in random.sample(_PORTS, k=len(_PORTS)):
         if _is_free(port):
@@ -96,9 +96,9 @@ def broker_properties(
 ) -> dict[str, str]:
     """Return all properties of one node (numbered from 0; its node.id is one higher).
 
-    Listener CLIENT has the client protocol; INTERNAL is PLAINTEXT and serves the brokers among
-    themselves and administration. With `password` every listener, the controller's included, wants
-    it of the user kstreams-assets (SASL_PLAINTEXT, PLAIN). With an authorizer (by `overrides`)
+    Listener CLIENT has the client protocol; INTERNAL is PLAINTEXT, for traffic among brokers and
+    for administration. With `password` every listener, including the controller's, requires it from
+    the user kstreams-assets (SASL_PLAINTEXT, PLAIN). With an authorizer (in `overrides`)
     User:ANONYMOUS is a super user, which includes clients that SSL alone does not identify.
     """
     own = ports[node]
@@ -169,7 +169,7 @@ def _escape(text: str) -> str:
 
 
 CLIENT_PROPERTIES: Final = "client.properties"
-"""In the folder of a protected cluster: what a Java client needs, the password too (mode 0600)."""
+"""In the folder of a protected cluster: all settings of a Java client with password (mode 0600)."""
 
 _FORMAT_TIMEOUT_S: Final = 60.0
 _START_TIMEOUT_S: Final = 60.0
@@ -181,8 +181,8 @@ _LOCK: Final = "in-use.lock"
 _PORT_TAKEN: Final = "Address already in use"
 _FATAL: Final = "Exiting Kafka due to fatal exception"
 _TAIL_LINES: Final = 2_000
-"""A broker that cannot bind a port goes on to write some hundred lines before it ends."""
-# A broker's log says DEBUG-like things at INFO; its reasons for dying are ERROR.
+"""A broker that cannot bind a port writes some hundred more lines before it ends."""
+# A broker logs details at INFO; the reasons why it dies are ERROR.
 _LOG_OPTIONS: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -195,12 +195,12 @@ class LocalCluster:
     """KRaft brokers (combined mode) on free ports of 127.0.0.1, as a context manager.
 
     Nodes are numbered from 0. `properties` are broker properties that override the small-machine
-    settings; SSL and its kin take their `ssl.*` properties from there. `scram_users` maps names
-    to passwords (SCRAM-SHA-256 and -512). With `protected` no listener lets anyone in without the
-    password that is made at the first start and kept in `data_dir` (mode 0600), for the owner of
-    the folder alone; `connection` has it. `data_dir` may be used again by a later cluster of the
-    same number of nodes, which then has the earlier data. `jars` is the folder of the Kafka jars,
-    by default the fetched ones. Raises JarsMissingError, JavaNotFoundError, LocalClusterError.
+    settings; SSL listeners take their `ssl.*` properties from there. `scram_users` maps names to
+    passwords (SCRAM-SHA-256 and -512). With `protected` every listener requires the password that
+    is created at the first start and stored in `data_dir` (mode 0600), readable only by the owner;
+    `connection` contains it. A later cluster with the same number of nodes can use `data_dir`
+    again, and then has the earlier data. `jars` is the folder of the Kafka jars, by default the
+    downloaded ones. Raises JarsMissingError, JavaNotFoundError, LocalClusterError.
     """
 
     def __init__(
@@ -219,8 +219,8 @@ class LocalCluster:
         self._size = nodes
         if any("," in text for user in scram_users.items() for text in user):
             raise ConfigurationError(
-                "A SCRAM user name or password of a local cluster has a comma.",
-                remedy="Choose one without: Kafka's StorageTool cannot read it.",
+                "A SCRAM user name or password of a local cluster contains a comma.",
+                remedy="Choose one without a comma: Kafka's StorageTool cannot parse it.",
             )
         self._properties = dict(properties)
         self._client_protocol: ClientProtocol = client_protocol
@@ -241,7 +241,7 @@ class LocalCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Addresses of the client listener of every node, also of stopped ones."""
+        """Addresses of the client listener of every node, including stopped ones."""
         return ",".join(f"{HOST}:{ports.client}" for ports in self._ports)
 
     @property
@@ -251,7 +251,7 @@ class LocalCluster:
 
     @property
     def connection(self) -> KafkaConnection:
-        """How to reach the cluster; with a password if it is protected."""
+        """The connection to the cluster; with a password if it is protected."""
         return self._connection(self.bootstrap_servers)
 
     @property
@@ -264,14 +264,14 @@ class LocalCluster:
         return self.data_dir / f"node-{node}.log"
 
     def pid(self, node: int) -> int | None:
-        """Return the process id of a node, None when it does not run."""
+        """Return the process id of a node, None if it is not running."""
         process = self._processes.get(node)
         return process.pid if process is not None and process.running else None
 
     def start(self) -> None:
-        """Start every node that does not run and wait until each answers metadata that names all.
+        """Start every stopped node and wait until the metadata of each names all nodes.
 
-        Takes 2 to 4 s for one node; gives up after 60 s. Leaves nothing running if it raises.
+        Takes 2 to 4 s for one node; fails after 60 s. After a failure nothing is running.
         """
         self.data_dir.mkdir(parents=True, exist_ok=True)
         cluster_id = self._cluster_id()
@@ -304,7 +304,7 @@ class LocalCluster:
                 raise
 
     def stop(self, *, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """Stop every node: SIGTERM to all, SIGKILL to those that run after `timeout_s`."""
+        """Stop every node: SIGTERM to all, SIGKILL to those still running after `timeout_s`."""
         for process in self._processes.values():
             process.terminate()
         deadline = time.monotonic() + timeout_s
@@ -375,7 +375,8 @@ class LocalCluster:
 
     @staticmethod
     def _write_private(file: Path, text: str) -> None:
-        """Write it under another name first: nobody reads half a password, or with wider rights."""
+        """Write it under another name first: readers never see a partial file, or one with wider
+        rights."""
         written = file.with_name(f".{file.name}")
         written.unlink(missing_ok=True)
         written.touch(mode=0o600, exist_ok=False)
@@ -385,7 +386,8 @@ class LocalCluster:
     @functools.cached_property
     def _java(self) -> tuple[str, ...]:
         jars = self._jars if self._jars is not None else verify_jars("kafka", hashes=False)
-        # The serial collector: less memory and fewer threads; pauses are short in a small heap.
+        # The serial collector needs less memory and fewer threads; pauses are short with a small
+        # heap.
         return (
             str(find_java().executable),
             "-XX:+UseSerialGC",
@@ -396,10 +398,10 @@ class LocalCluster:
         )
 
     def _cluster_id(self) -> str:
-        """Return the id of the cluster in this data directory, made at its first start."""
+        """Return the id of the cluster in this data directory, created at its first start."""
         file = self.data_dir / "cluster.id"
         if not file.exists():
-            # A leading "-" would read as an option on the command line.
+            # A leading "-" would be parsed as an option on the command line.
             file.write_text("K" + secrets.token_urlsafe(16)[1:], "ascii")
         return file.read_text("ascii")
 
@@ -436,9 +438,9 @@ class LocalCluster:
     def _await_ready(self, nodes: Sequence[int]) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         for node in nodes:
-            # An open port proves nothing: it may be another program's.
+            # An open port proves nothing: it may belong to another program.
             while not self._processes[node].has_logged(_STARTED):
-                self._pause(node, nodes, deadline, "it has not said that it started")
+                self._pause(node, nodes, deadline, "it has not reported its start")
         for node in nodes:
             self._await_metadata(node, nodes, deadline)
 
@@ -457,7 +459,7 @@ class LocalCluster:
             self._pause(node, nodes, deadline, f"it knows {len(known)} of {running} brokers")
 
     def _pause(self, node: int, nodes: Sequence[int], deadline: float, state: str) -> None:
-        """Wait a moment; raises LocalClusterError if one of the nodes has died or time is up."""
+        """Wait briefly; raise LocalClusterError if one of the nodes has died or time is up."""
         for other in nodes:
             process = self._processes[other]
             if not process.running:
@@ -467,15 +469,16 @@ class LocalCluster:
         time.sleep(0.05)
 
     def _lock_data(self) -> None:
-        """Keep the folder to this cluster.
+        """Lock the folder for this cluster.
 
-        Kafka's own lock comes too late: a second broker may touch the log of the first, which dies.
+        Kafka's own lock comes too late: a second broker may change the log of the first, which
+        dies.
         """
         if self._lock is not None:
             return
         self._lock = locked(self.data_dir / _LOCK)
         if self._lock is None:
-            reason = f"the lock {self.data_dir / _LOCK} is held in another process or cluster"
+            reason = f"the lock {self.data_dir / _LOCK} is held by another process or cluster"
             raise self._failure(0, f"{reason}, which uses this directory")
 
     def _failure(self, node: int, reason: str) -> LocalClusterError:
@@ -483,12 +486,12 @@ class LocalCluster:
 
 
 def _reason(log: str) -> str:
-    """Pick from a broker's output why it died: the exception it names, else its last lines."""
+    """Find in a broker's output why it died: the exception it names, else its last lines."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     taken = [line for line in lines if _PORT_TAKEN in line]
     if taken:
         return max(taken, key=len).rstrip(".")  # the longest one names the port
-    # What comes after it are troubles of shutting down.
+    # Later lines are consequences of the shutdown.
     fatal = next((i for i, line in enumerate(lines) if _FATAL in line), len(lines))
     for line in reversed(lines[: fatal + 2]):
         if re.search(r"(Exception|Error)(:|$)", line) and not line.startswith("at "):

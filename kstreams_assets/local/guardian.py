@@ -1,9 +1,9 @@
-"""The small process between an owner and its child: the child dies when the owner dies.
+"""The small process between an owner and its child: the child dies with its owner.
 
-Run as a script (`guardian.py <command> ...`) by guarded_process.py, with nothing but the standard
-library. Its standard input is a pipe whose other end only the owner holds: end of file means that
-the owner is gone. Standard output carries the status (`started <pid>`, `failed <reason>`,
-`exited <code>`), standard error is the child's log.
+Run as a script (`guardian.py <command> ...`) by guarded_process.py, with only the standard library.
+Its standard input is a pipe whose other end only the owner holds: end of file means that the owner
+has ended. Standard output has the status (`started <pid>`, `failed <reason>`, `exited <code>`),
+standard error is the child's log.
 """
 
 import contextlib
@@ -27,19 +27,19 @@ def _die_with_guardian() -> None:
 
 
 def _report(line: str) -> None:
-    with contextlib.suppress(OSError):  # the owner is gone; nobody reads
+    with contextlib.suppress(OSError):  # the owner has ended and does not read
         os.write(1, f"{line}\n".encode())
 
 
 def _signal_group(child: "subprocess.Popen[bytes]", number: int) -> None:
     """Signal the child's process group; the child is not reaped yet, so its id is its own."""
-    # macOS says EPERM for a group that consists of zombies.
+    # macOS returns EPERM for a group that consists of zombies.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
 
 
 def _guard(child: "subprocess.Popen[bytes]", wakeup: int, owner: int) -> None:
-    """Pass the owner's wishes on until the child has exited."""
+    """Pass the owner's commands on until the child has exited."""
     signals = {b"T": signal.SIGTERM, b"K": signal.SIGKILL}
     sources = [0, wakeup]
     while child.poll() is None:
@@ -51,7 +51,7 @@ def _guard(child: "subprocess.Popen[bytes]", wakeup: int, owner: int) -> None:
             if not wish:
                 sources.remove(0)
             _signal_group(child, signals.get(wish, signal.SIGKILL))
-        # A process forked from the owner may hold the pipe open: then the parent's id tells.
+        # A process forked from the owner may keep the pipe open: then the parent's id decides.
         if os.getppid() != owner:
             _signal_group(child, signal.SIGKILL)
 
@@ -78,7 +78,7 @@ def main() -> None:
         return
     _report(f"started {child.pid}")
     _guard(child, reader, owner)
-    _signal_group(child, signal.SIGKILL)  # what the child left behind in its group
+    _signal_group(child, signal.SIGKILL)  # leftover processes in the child's group
     _report(f"exited {child.returncode}")
 
 

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive their owner, however it ends."""
+"""Child processes that never outlive their owner, however it ends."""
 
 import contextlib
 import os
@@ -23,10 +23,11 @@ _TAIL_BYTES: Final = 1024 * 1024
 class GuardedProcess:
     """A program that runs under a guardian process, its output appended to a log file.
 
-    It is killed (with its process group) when the owner exits, is killed, or drops this object.
-    It gets no input and does not see the terminal's Ctrl-C. Its environment is `environment`,
-    without one `small_environment` and the options of JVMs: never all that this process has.
-    Methods may be called from any thread. Raises ProcessError when the program cannot be started.
+    It is killed (with its process group) when the owner exits, is killed, or drops this object. It
+    gets no input and does not see the terminal's Ctrl-C. Its environment is `environment`, by
+    default `small_environment` and the options of JVMs, never the whole environment of this
+    process. Methods may be called from any thread. Raises ProcessError if the program cannot be
+    started.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class GuardedProcess:
                 )
 
     def terminate(self) -> None:
-        """Send SIGTERM, without waiting; nothing happens if the program has exited."""
+        """Send SIGTERM, without waiting; does nothing if the program has exited."""
         self._ask(b"T")
 
     def kill(self, *, timeout_s: float = 10.0) -> int:
@@ -111,7 +112,7 @@ class GuardedProcess:
             return self.kill()
 
     def log_tail(self, lines: int = 20) -> str:
-        """Return the last lines this process has written to the log file (of its last MiB)."""
+        """Return the last lines of this process in the log file (from its last MiB)."""
         with self.log_file.open("rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return "\n".join(log.read().decode("utf-8", "replace").splitlines()[-lines:])
@@ -145,7 +146,7 @@ class GuardedProcess:
         )
 
     def _read_status(self, timeout_s: float) -> bool:
-        """Read what the guardian reports; False once it has nothing more to say."""
+        """Read the guardian's reports; False at their end."""
         stdout = self._guardian.stdout
         if stdout is None or stdout.closed:
             return False
@@ -159,7 +160,7 @@ class GuardedProcess:
         return True
 
     def _finish(self) -> None:
-        """Take the exit code from the guardian's last words."""
+        """Read the exit code from the guardian's last report."""
         for line in self._status.decode("utf-8", "replace").splitlines():
             word, _, rest = line.partition(" ")
             if word == "exited":

@@ -1,6 +1,6 @@
-"""Throwaway clusters on this machine to restore into, so that old state can be looked at.
+"""Throwaway clusters on this machine for restores, to inspect old state.
 
-Each keeps its data in a folder of the warehouse, from one start to the next, until it is removed.
+Each keeps its data in a folder of the warehouse between starts, until it is removed.
 """
 
 import re
@@ -22,9 +22,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MADE_BY_LOCAL_CLUSTER: Final = "cluster.id"
 _LOOK_S: Final = 0.5
 _HEAP_MB: Final = 512
-# A broker whose owner was killed ends a moment later.
+# A broker whose owner was killed ends shortly afterwards.
 _SETTLE_S: Final = 3.0
-# What is looked at weeks later must still be there: offsets of an idle group, deleted records.
+# Data that is inspected weeks later must still exist: offsets of an idle group, deleted records.
 _PROPERTIES: Final = {
     "offsets.retention.minutes": "2147483647",
     "log.retention.ms": "-1",
@@ -33,7 +33,7 @@ _PROPERTIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LocalTarget:
-    """A throwaway cluster that has data on disk; `bytes` is how much."""
+    """A throwaway cluster with data on disk; `bytes` is its size."""
 
     name: str
     directory: Path
@@ -41,7 +41,7 @@ class LocalTarget:
 
     @property
     def client_properties(self) -> Path:
-        """Settings of a Java client of the cluster while it runs, its password included."""
+        """Settings of a Java client of the running cluster, with its password."""
         return self.directory / CLIENT_PROPERTIES
 
 
@@ -53,13 +53,13 @@ def local_target(
     wait_s: float = _SETTLE_S,
     protected: bool = True,
 ) -> Iterator[KafkaConnection]:
-    """Start the application's local cluster of this name, made at its first use, for the block.
+    """Start the application's local cluster of this name, created at its first use, for the block.
 
-    One broker, on free ports of 127.0.0.1 that differ from start to start; the data and the
-    cluster's id stay. So topics are created with one replica and no more than one in sync. Whoever
-    connects needs the password in the cluster's folder, unless `protected` is False. Stopped at the
-    end of the block, and when this process dies. Raises ConfigurationError for a name that
-    is no folder's, WarehouseLockedError when another process runs it for longer than `wait_s`,
+    One broker, on free ports of 127.0.0.1 that change with each start; the data and the cluster's
+    id stay. Topics are therefore created with one replica and at most one in sync. Clients need the
+    password in the cluster's folder, unless `protected` is False. Stopped at the end of the block,
+    and when this process dies. Raises ConfigurationError for a name that is not a valid folder
+    name, WarehouseLockedError if another process runs it for longer than `wait_s`,
     LocalClusterError, JarsMissingError, JavaNotFoundError.
     """
     with _running(settings, name, wait_s=wait_s, protected=protected) as cluster:
@@ -73,10 +73,10 @@ def serve(
     announce: Callable[[str], None],
     until: threading.Event,
 ) -> None:
-    """Start a local cluster again on its data and keep it up until `until` is set, or Ctrl-C.
+    """Start a local cluster again on its data and run it until `until` is set, or Ctrl-C.
 
-    `announce` gets how to connect, line by line. Raises KStreamsAssetsError for one that was
-    never restored into, LocalClusterError when it dies, and what `local_target` raises.
+    `announce` receives the connection instructions, line by line. Raises KStreamsAssetsError for a
+    cluster without any restore, LocalClusterError when it dies, and the errors of `local_target`.
     """
     require_local_target(settings, name)
     try:
@@ -106,19 +106,19 @@ def require_local_target(settings: ApplicationSettings, name: str) -> LocalTarge
             return target
     known = ", ".join(target.name for target in found) or "none"
     raise KStreamsAssetsError(
-        f"There is no local cluster {name!r} in {_home(settings)} (there are: {known}).",
-        remedy="Give one of these, or restore with target local first.",
+        f"There is no local cluster {name!r} in {_home(settings)} (existing clusters: {known}).",
+        remedy="Choose one of these, or restore with target local first.",
     )
 
 
 def remove_local_target(settings: ApplicationSettings, name: str) -> LocalTarget:
-    """Delete a local cluster with all its data; what it was.
+    """Delete a local cluster with all its data; return its description.
 
     Raises KStreamsAssetsError, WarehouseLockedError while it runs.
     """
     target = require_local_target(settings, name)
     with warehouse_lock(_lock_file(settings, name), purpose=f"removal of {name}", wait_s=_SETTLE_S):
-        # its mark goes last, so that a removal that was killed can be done again
+        # its mark is removed last, so that a killed removal can be repeated
         for path in target.directory.iterdir():
             if path.name != _MADE_BY_LOCAL_CLUSTER:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -133,7 +133,7 @@ def _running(
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"A local cluster cannot be called {name!r}.",
-            remedy="Use letters, digits, '.', '_' and '-', and begin with a letter or digit.",
+            remedy="Use letters, digits, '.', '_' and '-', and start with a letter or digit.",
         )
     purpose = f"local cluster {name} of {settings.application_id}"
     with (
@@ -152,9 +152,9 @@ def _how_to_connect(
     return (
         f"Local cluster {name} of {settings.application_id} runs; data in {cluster.data_dir}.",
         f"bootstrap.servers={cluster.bootstrap_servers}",
-        f"Its password and all a client needs: {cluster.client_properties} (readable by you alone);"
-        " the cluster is reachable from this machine only.",
-        "To look at state, start the application with these properties and an empty state.dir, or"
+        f"Its password and all client settings: {cluster.client_properties} (readable by you"
+        " alone); the cluster is reachable from this machine only.",
+        "To inspect state, start the application with these properties and an empty state.dir, or"
         " read its changelogs with any Kafka client, for example kafka-console-consumer.sh"
         f" --bootstrap-server {cluster.bootstrap_servers} --consumer.config"
         f" {cluster.client_properties} --from-beginning --topic ...",

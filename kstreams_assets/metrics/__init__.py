@@ -1,1 +1,1 @@
-"""What a dashboard needs to know of an application, for Prometheus."""
+"""An application's metrics for dashboards, for Prometheus."""

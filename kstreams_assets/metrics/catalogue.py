@@ -1,4 +1,4 @@
-"""Every metric there is, with what it says. The reference is written from it."""
+"""Every metric and its meaning. The reference is generated from it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 APPLICATION = "application_id"
-"""The label that every metric has."""
+"""The label of every metric."""
 
 
 class Kind(StrEnum):
-    """Prometheus' own types: a counter only rises, until what it counts begins anew."""
+    """Prometheus' own types: a counter only increases, until its source restarts."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
 
 
 class Source(StrEnum):
-    """Where numbers come from: each is asked by itself, and may fail by itself.
+    """The sources of metrics; each is read separately and may fail separately.
 
     `cluster`: topics and the ends of their logs. `group`: the consumer group's coordinator.
-    `warehouse`: the tables. `second_copy`: the copy of the warehouse, where one is declared.
+    `warehouse`: the tables. `second_copy`: the copy of the warehouse, if declared.
     """
 
     CLUSTER = "cluster"
@@ -34,9 +34,9 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric; `labels` are those beside `application_id`, in their order.
+    """One metric; `labels` are those in addition to `application_id`, in order.
 
-    `source` is None for what says how the sources answered.
+    `source` is None for metrics about the sources themselves.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Sample:
 
 
 def families(samples: Mapping[str, Iterable[Sample]]) -> list[MetricFamily]:
-    """What Prometheus reads, from the samples of each application; ordered by name."""
+    """The input of Prometheus, from the samples of each application; ordered by name."""
     found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     for application_id, of_it in samples.items():
         for sample in of_it:
@@ -115,7 +115,7 @@ UP: Final = _metric(
 )
 SCRAPE_SECONDS: Final = _metric(
     "kstreams_scrape_duration_seconds",
-    "How long it took to ask this source.",
+    "How long this source took to answer.",
     "source",
     source=None,
 )
@@ -128,24 +128,24 @@ TOPIC_PARTITIONS: Final = _of_cluster(
 )
 LOG_START: Final = _of_cluster(
     "kstreams_log_start_offset",
-    "First offset that the log still holds.",
+    "First offset that the log still contains.",
     *("topic", "partition", "role"),
 )
 PRODUCED: Final = _of_cluster(
     "kstreams_produced_offsets_total",
-    "Last stable offset: what was written and decided. Transaction markers take an offset each.",
+    "Last stable offset: end of the decided records. Transaction markers also use offsets.",
     *("topic", "partition", "role"),
 )
 
 GROUP_STATE: Final = _of_group(
     "kstreams_group_state",
-    "1 for the state that the consumer group is in, in Kafka's words; Absent without a group.",
+    "1 for the state of the consumer group, in Kafka's words; Absent without a group.",
     "state",
 )
 GROUP_MEMBERS: Final = _of_group(
     "kstreams_group_members",
-    "Members of the group: one for each stream thread. Missing for groups of the newer protocols"
-    " that have members.",
+    "Members of the group: one for each stream thread. Missing for groups with members that use"
+    " the newer protocols.",
 )
 CONSUMED: Final = _of_group(
     "kstreams_consumed_offsets_total",
@@ -154,8 +154,8 @@ CONSUMED: Final = _of_group(
 )
 LAG: Final = _of_group(
     "kstreams_lag_offsets",
-    "Offsets from the committed one to the last stable one; without a committed offset all that the"
-    " log holds. Role repartition: lag inside the application.",
+    "Offsets from the committed one to the last stable one; without a committed offset the whole"
+    " log. Role repartition: lag inside the application.",
     *("topic", "partition", "role"),
 )
 
@@ -170,51 +170,51 @@ POINT_EXACT: Final = _of_warehouse(
 )
 POINT_ENOUGH_TIME: Final = _of_warehouse(
     "kstreams_restorable_point_timestamp_seconds",
-    "When the newest recovery point was taken that is covered by backups and gives what the"
-    " application itself guarantees.",
+    "When the newest recovery point was taken that is covered by backups and has the application's"
+    " own guarantee.",
 )
 POINT_REPEATS: Final = _of_warehouse(
     "kstreams_recovery_point_repeats_at_most",
-    "How many records a restore of the newest recovery point would process a second time at most.",
+    "Maximum number of records that a restore of the newest recovery point would process twice.",
 )
 POINT_SECONDS: Final = _of_warehouse(
-    "kstreams_recovery_point_duration_seconds", "How long it took to take the newest one."
+    "kstreams_recovery_point_duration_seconds", "How long the newest one took."
 )
 FOLLOWER_STEP_TIME: Final = _of_warehouse(
     "kstreams_follower_step_timestamp_seconds",
-    "When the follower finished its newest step; absent where none has run.",
+    "When the follower finished its newest step; absent if it has never run.",
 )
 FOLLOWER_STEP_SECONDS: Final = _of_warehouse(
-    "kstreams_follower_step_seconds", "How long the follower's newest step took."
+    "kstreams_follower_step_seconds", "Duration of the follower's newest step."
 )
 FOLLOWER_FAILURES: Final = _of_warehouse(
-    "kstreams_follower_failures", "Steps of the follower that failed one after the other."
+    "kstreams_follower_failures", "Consecutive failed steps of the follower."
 )
 POINT_IN_FLIGHT: Final = _of_warehouse(
     "kstreams_recovery_point_in_flight_records",
-    "Records of repartition topics in the newest one that were not yet processed.",
+    "Unprocessed records of repartition topics in the newest one.",
 )
 POINT_OBJECTIVE: Final = _of_warehouse(
     "kstreams_recovery_point_objective_seconds",
-    "How old the newest covered point may be that gives what the application guarantees"
+    "Maximum age of the newest covered point with the application's own guarantee"
     " (recovery_points.objective_seconds).",
 )
 
 WINDOWS_DUE: Final = _of_warehouse("kstreams_windows_due", "Closed windows not yet backed up.")
 WINDOW_END: Final = _of_warehouse(
     "kstreams_backup_window_end_timestamp_seconds",
-    "End of the newest window that is backed up with all its topics.",
+    "End of the newest window whose topics are all backed up.",
 )
 BACKUP_TIME: Final = _of_warehouse(
     "kstreams_backup_timestamp_seconds", "When the newest backup was recorded."
 )
 BACKUP_DELAY: Final = _of_warehouse(
     "kstreams_backup_delay_seconds",
-    "From the end of the newest window that is backed up until it was recorded.",
+    "From the end of the newest backed-up window until it was recorded.",
 )
 BACKUP_END: Final = _of_warehouse(
     "kstreams_backup_end_offset",
-    "Exclusive end of the newest span that is backed up.",
+    "Exclusive end of the newest backed-up span.",
     *("topic", "partition"),
 )
 BACKUP_RECORDS: Final = _of_warehouse(
@@ -225,12 +225,12 @@ BACKUP_BYTES: Final = _of_warehouse(
 )
 LOST_OFFSETS: Final = _of_warehouse(
     "kstreams_backup_lost_offsets",
-    "Offsets in backed up windows whose records are lost, or missing for no known cause.",
+    "Offsets in backed-up windows whose records are lost, or missing for an unknown cause.",
     *("topic", "cause"),
 )
 LOSSES: Final = _of_warehouse(
     "kstreams_backup_losses",
-    "Number of such gaps; one whose length nobody can know counts here only.",
+    "Number of such gaps; gaps of unknown length count only here.",
     *("topic", "cause"),
 )
 
@@ -246,37 +246,37 @@ STORE_TIME: Final = _of_warehouse(
     "store",
 )
 STORE_PROVED: Final = _of_warehouse(
-    "kstreams_store_snapshot_proved", "Whether it is exactly the store's content then.", "store"
+    "kstreams_store_snapshot_proved", "Whether it exactly equals the store's content then.", "store"
 )
 STORE_PROBLEMS: Final = _of_warehouse(
     "kstreams_store_snapshot_problem_rows", "Rows of it that could not be decoded.", "store"
 )
 STORE_SECONDS: Final = _of_warehouse(
-    "kstreams_store_snapshot_duration_seconds", "How long it took to make it.", "store"
+    "kstreams_store_snapshot_duration_seconds", "How long the snapshot took.", "store"
 )
 
 RESTORE_STATE: Final = _of_warehouse(
     "kstreams_restore_state",
-    "1 for the state that the restore begun last is in (see the table restores), 0 for the others.",
+    "1 for the state of the newest restore (see the table restores), 0 for the others.",
     "state",
 )
 RESTORE_TIME: Final = _of_warehouse(
-    "kstreams_restore_timestamp_seconds", "When it came into this state."
+    "kstreams_restore_timestamp_seconds", "When it entered this state."
 )
 RESTORES_OPEN: Final = _of_warehouse(
     "kstreams_restores_unfinished",
-    "Restores that are not finished; their recovery points are kept for them.",
+    "Unfinished restores; their recovery points are kept for them.",
 )
 
 RULE_OUTCOME: Final = _of_warehouse(
     "kstreams_completeness_outcome",
-    "1 for how the rule came out when it was last evaluated at this place: passed, violated,"
+    "1 for the outcome of the rule's last evaluation at this place: passed, violated,"
     " not_verifiable, failed. Recomputed stores are the rules recompute_<store>.",
     *("rule", "place", "outcome"),
 )
 RULE_VIOLATIONS: Final = _of_warehouse(
     "kstreams_completeness_violations",
-    "Rows in violation in that evaluation.",
+    "Violating rows in that evaluation.",
     *("rule", "place"),
 )
 RULE_TIME: Final = _of_warehouse(
@@ -284,7 +284,7 @@ RULE_TIME: Final = _of_warehouse(
 )
 RULE_EVALUATIONS: Final = _of_warehouse(
     "kstreams_completeness_evaluations_total",
-    "All evaluations so far: what a backfill finds in older windows shows here only.",
+    "All evaluations so far; only here a backfill's results for older windows appear.",
     *("rule", "place", "outcome"),
 )
 
@@ -301,42 +301,44 @@ DRILL_TIME: Final = _of_warehouse(
     "kstreams_drill_timestamp_seconds", "When the newest restore drill ended."
 )
 DRILL_PASSED: Final = _of_warehouse(
-    "kstreams_drill_passed", "Whether the application came back with the right state in it."
+    "kstreams_drill_passed", "Whether the application recovered with the right state in it."
 )
 DRILL_SECONDS: Final = _of_warehouse(
     "kstreams_drill_duration_seconds",
-    "How long it took from the begin of the restore to caught up; missing if it never was.",
+    "From the start of the restore until the application caught up; missing if it never did.",
 )
 DRILL_PHASE_SECONDS: Final = _of_warehouse(
     "kstreams_drill_phase_duration_seconds",
-    "Of it the restore, the start until RUNNING, and catching up; phases it came to.",
+    "Durations of its phases: the restore, the start until RUNNING, and catching up; only phases"
+    " that were reached.",
     "phase",
 )
 DRILL_OBJECTIVE: Final = _of_warehouse(
     "kstreams_drill_objective",
-    "1 for how the duration stood to the objective: met, missed, not_recovered, not_declared.",
+    "1 for the relation of the duration to the objective: met, missed, not_recovered,"
+    " not_declared.",
     "result",
 )
 RECOVERY_OBJECTIVE: Final = _of_warehouse(
     "kstreams_recovery_time_objective_seconds",
-    "How long a recovery may take (drill.objective_seconds).",
+    "Maximum duration of a recovery (drill.objective_seconds).",
 )
 
 VERIFICATION_TIME: Final = _of_warehouse(
     "kstreams_verification_timestamp_seconds",
-    "When the warehouse was verified last: any (quick or full), full, and the time since which"
-    " every file was read (covered).",
+    "When the warehouse was verified last: any (quick or full), full, and the time since when"
+    " every file has been read (covered).",
     "kind",
 )
 VERIFICATION_FINDINGS: Final = _of_warehouse(
     "kstreams_verification_open_findings",
-    "Damages found by verifications and not repaired yet.",
+    "Unrepaired damage found by verifications.",
     "severity",
 )
 
 SECOND_COPY_TIME: Final = _metric(
     "kstreams_second_copy_timestamp_seconds",
-    "When the run of kstreams-assets copy ended whose state readers of the copy see.",
+    "When the kstreams-assets copy run of the readers' state ended.",
     source=Source.SECOND_COPY,
 )
 

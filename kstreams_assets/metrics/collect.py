@@ -1,4 +1,4 @@
-"""A scrape: what brokers, group and warehouse say of an application, as samples."""
+"""A scrape: the state of brokers, group and warehouse of an application, as samples."""
 
 import logging
 import threading
@@ -53,9 +53,9 @@ GROUP_STATES: Final = (
 
 
 def read_cluster(settings: ApplicationSettings, *, timeout_s: float) -> list[Sample]:
-    """Topics of the application, and where their logs begin and end.
+    """Topics of the application, and the starts and ends of their logs.
 
-    Every single question ends within `timeout_s` seconds. Raises KafkaError and its kin,
+    Each request ends within `timeout_s` seconds. Raises KafkaError and its subclasses,
     SecretNotFoundError, ConfigurationError.
     """
     with KafkaCluster(settings.connection, timeout_s=timeout_s) as cluster:
@@ -77,10 +77,10 @@ def read_cluster(settings: ApplicationSettings, *, timeout_s: float) -> list[Sam
 
 
 def read_group(settings: ApplicationSettings, *, timeout_s: float) -> list[Sample]:
-    """State and members of the group, its committed offsets, and how far behind they are.
+    """State and members of the group, its committed offsets, and their lag.
 
     Committed offsets wait for open transactions, so this may take up to 25 s more than its single
-    questions, which end within `timeout_s` seconds. Raises as `read_cluster`, and
+    requests, which end within `timeout_s` seconds. Raises the errors of `read_cluster`, and
     UnstableGroupOffsetsError.
     """
     application = settings.application
@@ -89,7 +89,7 @@ def read_group(settings: ApplicationSettings, *, timeout_s: float) -> list[Sampl
         state = cluster.group_state(application.application_id)
         of_topics = _partitions(cluster, topics)
         read = [one for of_topic in of_topics.values() for one in of_topic]
-        # Ends after offsets: the other way round the lag of a quick application is negative.
+        # Read ends after offsets: in the other order the lag of a fast application is negative.
         committed = cluster.group_offsets(application.application_id, partitions=read)
         starts = cluster.log_start_offsets(read)
         ends = cluster.last_stable_offsets(read)
@@ -111,7 +111,7 @@ def read_group(settings: ApplicationSettings, *, timeout_s: float) -> list[Sampl
 def _partitions(
     cluster: KafkaCluster, topics: Sequence[AppTopic]
 ) -> Mapping[str, list[TopicPartitionId]]:
-    """The partitions of each of these topics that the cluster has now, none of absent ones."""
+    """The current partitions of each of these topics; none for absent topics."""
     found = cluster.topics()
     return {
         topic.name: [TopicPartitionId(topic.name, n) for n in range(found.get(topic.name, 0))]
@@ -127,8 +127,8 @@ def _labels(one: TopicPartitionId, roles: Mapping[str, str]) -> Mapping[str, str
     return {"topic": one.topic, "partition": str(one.partition), "role": roles[one.topic]}
 
 
-TOLD_CAUSES: Final = tuple(cause.value for cause in GapCause if cause in LOSSES | UNKNOWN)
-"""The causes of gaps that turn a check red."""
+REPORTED_CAUSES: Final = tuple(cause.value for cause in GapCause if cause in LOSSES | UNKNOWN)
+"""The causes of gaps that make a check red."""
 
 _COLUMNS: Final = [
     "window_end_ms",
@@ -143,7 +143,7 @@ _COLUMNS: Final = [
 
 
 def point_samples(evidence: Evidence) -> Iterator[Sample]:
-    """The newest recovery points, and what may be restored of them."""
+    """The newest recovery points and their restorability."""
     settings = evidence.settings
     objective_s = settings.recovery_points.objective_seconds
     if objective_s is not None:
@@ -166,7 +166,7 @@ def point_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def follower_samples(evidence: Evidence) -> Iterator[Sample]:
-    """How the follower is, if one has run."""
+    """The state of the follower, if it has run."""
     status = status_of(evidence.settings.warehouse, evidence.settings.application_id)
     if status is None or status.stepped_at_ms is None:
         return
@@ -176,12 +176,12 @@ def follower_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def backup_samples(evidence: Evidence) -> Iterator[Sample]:
-    """What is backed up, what is due, what was lost."""
+    """Backed-up, due and lost data."""
     settings, statuses = evidence.settings, evidence.windows
     yield catalogue.WINDOWS_DUE.sample(sum(status.is_due for status in statuses))
     topics = sorted(topic.name for topic in settings.topics)
     ledger = Repository.open(settings).ledger
-    # What a follower has backed up of the open window counts: it can be restored.
+    # The follower's backups of the open window count: they can be restored.
     rows = ledger.span_rows(topics, columns=_COLUMNS, increments=True)
     yield from _times(statuses, rows)
     yield from _ends(rows)
@@ -198,7 +198,7 @@ def backup_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def _times(statuses: list[WindowStatus], rows: pa.Table) -> Iterator[Sample]:
-    """Times of the newest backup, of whichever window, and of the newest window with all topics."""
+    """Times of the newest backup, of any window, and of the newest window with all topics."""
     empty = pa.array([s.window.end_ms for s in statuses if s.without_point], pa.int64())
     rows = rows.filter(~pc.field("window_end_ms").isin(empty))
     if rows.num_rows == 0:
@@ -231,19 +231,19 @@ def _ends(rows: pa.Table) -> Iterator[Sample]:
 
 
 def _losses(rows: pa.Table, topics: list[str]) -> Iterator[Sample]:
-    """Every cause of every topic, so that an alert sees a 0 become something else."""
+    """Every cause of every topic, so that an alert sees a 0 change."""
     gaps = rows["gaps"].combine_chunks()
-    told = pa.table(
+    lost = pa.table(
         {
             "topic": rows["topic"].take(gaps.value_parent_indices()),
             "cause": gaps.flatten().field("cause"),
             "offsets": gaps.flatten().field("offsets"),
         }
     )
-    summed = told.group_by(["topic", "cause"]).aggregate([("offsets", "sum"), ("cause", "count")])
+    summed = lost.group_by(["topic", "cause"]).aggregate([("offsets", "sum"), ("cause", "count")])
     found = {(row["topic"], row["cause"]): row for row in summed.to_pylist()}
     for topic in topics:
-        for cause in TOLD_CAUSES:
+        for cause in REPORTED_CAUSES:
             row = found.get((topic, cause), {"offsets_sum": 0, "cause_count": 0})
             labels = {"topic": topic, "cause": cause}
             yield catalogue.LOST_OFFSETS.sample(row["offsets_sum"] or 0, **labels)
@@ -266,7 +266,7 @@ def store_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def restore_samples(evidence: Evidence) -> Iterator[Sample]:
-    """The restore that was begun last, and how many are open; those of drills do not count."""
+    """The newest restore, and the number of open ones; those of drills do not count."""
     settings = evidence.settings
     repo = Repository.open(settings)
     every = repo.restores.all()
@@ -280,7 +280,7 @@ def restore_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def completeness_samples(evidence: Evidence) -> Iterator[Sample]:
-    """How each declared rule came out, at each place where it was evaluated."""
+    """The outcome of each declared rule, at each place where it was evaluated."""
     for standing in evidence.rules:
         result = standing.newest
         labels = {"rule": result.rule, "place": result.place.value}
@@ -292,7 +292,7 @@ def completeness_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def governance_samples(evidence: Evidence) -> Iterator[Sample]:
-    """How many findings each check had the last time."""
+    """The number of findings of each check at its last evaluation."""
     report = evidence.governance
     if report is None:
         return
@@ -305,7 +305,7 @@ def governance_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def drill_samples(evidence: Evidence) -> Iterator[Sample]:
-    """The drill that was begun last, and the declared time to recover."""
+    """The newest drill, and the declared time to recover."""
     objective_s = evidence.settings.drill.objective_seconds
     if objective_s is not None:
         yield catalogue.RECOVERY_OBJECTIVE.sample(objective_s)
@@ -328,7 +328,7 @@ def drill_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def verification_samples(evidence: Evidence) -> Iterator[Sample]:
-    """When the warehouse was verified, and what of it is open."""
+    """When the warehouse was verified, and the open findings."""
     verified = evidence.verified
     if verified is None or verified.any_at_ms is None:
         return
@@ -346,19 +346,19 @@ def verification_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def readiness_samples(evidence: Evidence) -> Iterator[Sample]:
-    """Whether the application could be recovered right now."""
+    """Whether the application could be recovered now."""
     facts = facts_of(evidence, time.time_ns() // 1_000_000)
     yield catalogue.READY.sample(evaluate_readiness(facts).ready)
 
 
 _LOG: Final = logging.getLogger(__name__)
 _DOWN: Final = (KStreamsAssetsError, DeltaError, OSError)
-"""What a source that cannot answer raises; anything else is a mistake of ours, and is shown."""
+"""Errors of a source that cannot answer; other errors are bugs of ours, and are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a source gave, and how long it took (seconds)."""
+    """The result of a source, and its duration (seconds)."""
 
     samples: Sequence[Sample]
     took_s: float
@@ -368,10 +368,10 @@ class Answer:
 class Reading:
     """One source of one application; usable from several threads.
 
-    `limit_s` is how long a scrape waits (seconds). A question that is still open when the next
-    scrape comes is not asked again, so a source that hangs costs one thread. An answer that came
-    too late is given to the next scrape, and the question asked again for the one after it: a slow
-    source is one scrape old, not missing.
+    `limit_s` is how long a scrape waits (seconds). A request that is still open at the next scrape
+    is not repeated, so a hanging source costs one thread. A late answer is used by the next scrape,
+    and the source is read again for the following one: a slow source is one scrape old, not
+    missing.
     """
 
     application_id: str
@@ -383,14 +383,14 @@ class Reading:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> "Future[Answer]":
-        """The answer to wait for; asks, unless the last question is still open."""
+        """The answer to wait for; starts a request unless the last one is still open."""
         with self._lock:
             last = self._newest
             if last is not None and not last.done():
                 return last
             self._newest = Future()
             name = f"metrics-{self.source}-{self.application_id}"
-            # A daemon: a hanging broker must not keep the program from ending.
+            # A daemon thread: a hanging broker must not keep the program from ending.
             threading.Thread(
                 target=self._answer, args=(self._newest,), name=name, daemon=True
             ).start()
@@ -404,10 +404,10 @@ class Reading:
         except _DOWN as error:
             answer.set_exception(error)
         finally:
-            answer.cancel()  # what is not done by now never will be
+            answer.cancel()  # unfinished work never finishes
 
     def finish(self, answer: "Future[Answer]", *, deadline: float) -> list[Sample]:
-        """The samples, and whether the source is up; without an answer by then it is not.
+        """The samples, and whether the source is up; without an answer in time it is not.
 
         `deadline` is on the clock of `time.monotonic`.
         """
@@ -448,10 +448,10 @@ _PARTS: Final = (
 
 
 class Scrape(Collector):
-    """What Prometheus' client collects at each scrape; usable from several threads.
+    """The collector for Prometheus' client, run at each scrape; usable from several threads.
 
-    A scrape takes `timeout_s` seconds at most. A source that does not answer by then, or with an
-    error, has `kstreams_up` 0; what the others said is there all the same.
+    A scrape takes `timeout_s` seconds at most. A source that fails or does not answer in time has
+    `kstreams_up` 0; the results of the others are complete.
     """
 
     def __init__(self, settings: Iterable[ApplicationSettings], *, timeout_s: float) -> None:
@@ -472,7 +472,7 @@ class Scrape(Collector):
 
 
 def _readings(settings: ApplicationSettings, timeout_s: float) -> list[Reading]:
-    # Before the scrape ends, so that the broker's own reason is told and not just a timeout.
+    # Ends before the scrape, so that the broker's own reason is reported and not just a timeout.
     request_s = min(settings.connection.request_timeout_seconds, _REQUEST_SHARE * timeout_s)
     read: dict[Source, Callable[[], Sequence[Sample]]] = {
         Source.CLUSTER: partial(read_cluster, settings, timeout_s=request_s),
@@ -487,7 +487,7 @@ def _readings(settings: ApplicationSettings, timeout_s: float) -> list[Reading]:
 
 
 def read_second_copy(to: StorePath) -> list[Sample]:
-    """When the copy was brought up to date last; nothing while there is none."""
+    """When the copy was last updated; nothing without a copy."""
     finished_at_ms = state_at_ms(to)
     if finished_at_ms is None:
         return []
@@ -495,15 +495,15 @@ def read_second_copy(to: StorePath) -> list[Sample]:
 
 
 def read_warehouse(settings: ApplicationSettings) -> list[Sample]:
-    """Everything that the tables tell.
+    """All metrics from the tables.
 
-    Raises NewerLayoutError, and ConfigurationError where the folder is not there (not mounted).
+    Raises NewerLayoutError, and ConfigurationError if the folder does not exist (not mounted).
     """
     with storage_failures(settings.warehouse.root):
         is_there = settings.warehouse.root.is_dir()
     if not is_there:
         raise ConfigurationError(
-            f"The warehouse {settings.warehouse.root} is not there.",
+            f"The warehouse {settings.warehouse.root} does not exist.",
             remedy="Check the path and whether the disk is mounted.",
         )
     evidence = Evidence(settings)

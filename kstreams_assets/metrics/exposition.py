@@ -26,7 +26,7 @@ _LARGEST_PORT = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen; port 0 takes a free one."""
+    """The listening address; port 0 selects a free one."""
 
     host: str
     port: int
@@ -47,15 +47,15 @@ def parse_address(text: str) -> Address:
 
 
 def write_textfile(path: Path, metrics: Collector) -> None:
-    """Collect once and put the file in place of an earlier one, in one step.
+    """Collect once and replace the file in one step.
 
-    A reader sees the old file or the new one, never a part. Raises ConfigurationError where
-    node_exporter would not read it, and where the folder cannot be written.
+    A reader sees the old or the new file, never a part. Raises ConfigurationError if node_exporter
+    would not read it, and if the folder cannot be written.
     """
     if path.suffix != ".prom":
         raise ConfigurationError(
             f"--textfile is {str(path)!r}.",
-            remedy="Give a name that ends in .prom: node_exporter reads no other.",
+            remedy="Give a name that ends in .prom: node_exporter ignores all others.",
         )
     try:
         write_to_textfile(str(path), _registry(metrics))
@@ -69,9 +69,9 @@ def write_textfile(path: Path, metrics: Collector) -> None:
 class MetricsServer(Closing):
     """Serves metrics under `/metrics` until it is closed; each request is a scrape.
 
-    Further `pages`, such as HEALTH, say what is wrong: 503 with that text, 200 if it is empty.
+    Further `pages`, such as HEALTH, report problems: 503 with their text, 200 if it is empty.
 
-    Raises ConfigurationError when the address cannot be listened on.
+    Raises ConfigurationError if it cannot listen on the address.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MetricsServer(Closing):
             )
         except OSError as error:
             raise ConfigurationError(
-                f"Nothing can listen on {address}: {error.strerror}.",
+                f"Cannot listen on {address}: {error.strerror}.",
                 remedy="Choose another port, 0 for any free one, or an address of this machine.",
             ) from error
         self._server: WSGIServer = started[0]
@@ -97,20 +97,20 @@ class MetricsServer(Closing):
 
     @property
     def url(self) -> str:
-        """Where Prometheus finds it."""
+        """The URL for Prometheus."""
         return f"http://{self.address}/metrics"
 
     @property
     def health_url(self) -> str:
-        """What a probe asks."""
+        """The URL for a probe."""
         return f"http://{self.address}{HEALTH}"
 
     def wait(self) -> None:
-        """Until the server is closed, or the program interrupted."""
+        """Wait until the server is closed, or the program interrupted."""
         self._thread.join()
 
     def close(self) -> None:
-        """Stop listening; a request that is being answered is not waited for."""
+        """Stop listening without waiting for open requests."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=_STOP_S)
@@ -130,7 +130,7 @@ def _with(pages: Mapping[str, Callable[[], str]], metrics: "WSGIApplication") ->
 
 
 def _registry(metrics: Collector) -> CollectorRegistry:
-    """Without the client's own metrics of this process, which are nobody's concern here."""
+    """A registry without the client's own metrics of this process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     return registry

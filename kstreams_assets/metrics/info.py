@@ -1,7 +1,7 @@
-"""What a warehouse holds of each application, at a glance: points, windows, bytes, its last checks.
+"""A summary of each application in a warehouse: points, windows, bytes, its last checks.
 
-Everything comes from tables of the warehouse; no broker, no JVM. Whether the files are as they were
-written is what `verify` says, whose last answer is shown.
+Everything comes from tables of the warehouse, without broker and JVM. File integrity is checked by
+`verify`, whose last result is shown.
 """
 
 import time
@@ -50,12 +50,11 @@ SAVED = "recovery_point_records"
 class ApplicationInfo:
     """One application of a warehouse; sizes in bytes as stored, times in epoch milliseconds.
 
-    `newest_exact`, `newest_enough` (`Restorable.enough`) and `newest_covered` are only known of
-    applications whose YAML is given, as are `due` windows, `not_ready_because` (what speaks against
-    a recovery, as `ready` says it) and `expires` (how many points the policy would
-    let go, None without one).
-    `bytes_by_role` are those of the records' files by the roles of their topics. `windows` counts
-    rows of the ledger: windows that `expire` has put together are one.
+    `newest_exact`, `newest_enough` (`Restorable.enough`) and `newest_covered` are known only for
+    applications whose YAML is given. The same holds for `due` windows, `not_ready_because` (the
+    blockers of a recovery, as in `ready`) and `expires` (how many points the policy would delete,
+    None without one). `bytes_by_role` are the sizes of the records' files by the roles of their
+    topics. `windows` counts rows of the ledger: windows that `expire` has merged count as one.
     """
 
     application_id: str
@@ -84,23 +83,23 @@ class ApplicationInfo:
 
     @property
     def bytes(self) -> int:
-        """Everything that is the application's alone."""
+        """All bytes that belong to the application alone."""
         return sum(self.bytes_by_role.values()) + self.saved_bytes + self.ktable_bytes
 
     @property
     def ready(self) -> bool | None:
-        """Whether nothing speaks against a recovery; None where that is not known."""
+        """Whether a recovery has no blockers; None if unknown."""
         return None if self.not_ready_because is None else not self.not_ready_because
 
     @property
     def growth_per_day(self) -> float | None:
-        """What is added a day, in bytes; None where it is not known yet."""
+        """Growth per day in bytes; None if not known yet."""
         return None if self.growth is None else self.growth.bytes * _DAY_MS / self.growth.over_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Bytes that backups added in a time: records, and KTable snapshots of the same windows."""
+    """Bytes that backups added during a time: records, and KTable snapshots of the same windows."""
 
     bytes: int
     over_ms: int
@@ -108,7 +107,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class WarehouseInfo:
-    """All applications of a warehouse; `table_bytes` are those of the tables that they share."""
+    """All applications of a warehouse; `table_bytes` is the size of their shared tables."""
 
     root: str
     applications: tuple[ApplicationInfo, ...]
@@ -142,10 +141,10 @@ def warehouse_info(
     *,
     now_ms: int | None = None,
 ) -> WarehouseInfo:
-    """What a warehouse holds; of applications whose settings are given also what is due.
+    """The contents of a warehouse; for applications with settings also their due windows.
 
     Raises:
-        WarehouseError: There is no warehouse, or it cannot be read.
+        WarehouseError: The warehouse does not exist, or cannot be read.
     """
     if not warehouse.exists:
         raise WarehouseError(
@@ -154,7 +153,7 @@ def warehouse_info(
             remedy="Check the path (warehouse in the YAML, --warehouse).",
         )
     known = {
-        # What is read of the warehouse serves all of its applications.
+        # All applications of the warehouse share the data that is read.
         one.application_id: replace(one, warehouse=warehouse) if one.warehouse == warehouse else one
         for one in settings
     }
@@ -181,7 +180,7 @@ def _applications(warehouse: Warehouse) -> set[str]:
 
 
 def _table_sizes(warehouse: Warehouse) -> dict[tuple[str, str], int]:
-    """Bytes of the files of each control table and application, as its log says."""
+    """Bytes of the files of each control table and application, according to its log."""
     found: dict[tuple[str, str], int] = {}
     known = known_of(warehouse)
     for name in CONTROL_TABLES:
@@ -238,7 +237,7 @@ def _with_settings(
     instants: Sequence[PointInstant],
     now_ms: int,
 ) -> ApplicationInfo:
-    # The evaluation that `ready`, the metrics and Dagster use: damaged files count.
+    # The same evaluation as in `ready`, the metrics and Dagster: damaged files count.
     facts = facts_of(Evidence(settings), now_ms)
     restorable, readiness = facts.recency.restorable, evaluate_readiness(facts)
     due = [status.window for status in window_statuses(settings) if status.is_due]
@@ -259,12 +258,12 @@ def _expires(
     instants: Sequence[PointInstant],
     now_ms: int,
 ) -> int | None:
-    """How many points would go, if all of them could be restored."""
+    """How many points would expire, if all of them could be restored."""
     if settings.keep is None:
         return None
     by_id = {instant.id: instant for instant in instants}
 
-    def judge(point_id: str) -> PointStatus:
+    def status_of(point_id: str) -> PointStatus:
         instant = by_id[point_id]
         exact = instant.exact
         return PointStatus(
@@ -279,7 +278,7 @@ def _expires(
         )
 
     kept = kept_by_policy(
-        settings, instants, judge, now_ms=now_ms, backed_up_to_ms=info.backed_up_to_ms or 0
+        settings, instants, status_of, now_ms=now_ms, backed_up_to_ms=info.backed_up_to_ms or 0
     )
     return len(instants) - len(kept)
 
@@ -321,11 +320,11 @@ def _ktable_bytes(warehouse: Warehouse, application_id: str) -> Mapping[str, int
 
 
 def growth_of(rows: pa.Table, ktables: Mapping[str, int], now_ms: int) -> Growth | None:
-    """What the windows of the last days added, and in how much time; None where it is not known.
+    """The growth by the windows of the last days, and their duration; None if unknown.
 
-    The first span of a partition holds what was written in all the time before it, so its bytes do
-    not count, unless there are no others: then the time begins with its oldest record. Only the
-    time of windows that are backed up counts, of the open one up to its last increment.
+    The first span of a partition contains all earlier records, so its bytes do not count, unless
+    there are no others: then the time starts with its oldest record. Only the time of backed-up
+    windows counts, for the open one up to its last increment.
     """
     recent = rows.filter(
         (pc.field("window_end_ms") > now_ms - _GROWTH_DAYS * _DAY_MS)
@@ -350,7 +349,7 @@ def _times(rows: pa.Table, start: str) -> list[tuple[int, int]]:
 
 
 def _length_ms(times: Iterable[tuple[int, int]]) -> int:
-    """How long times are that may overlap, together; they come in order of their starts."""
+    """The total length of times that may overlap; they are ordered by start."""
     length = reached = 0
     for start, end in times:
         length += max(0, end - max(start, reached))

@@ -1,1 +1,1 @@
-"""Values that modules exchange: points, windows, spans, restores. Without input and output."""
+"""Values that modules exchange: points, windows, spans, restores. Without I/O."""

@@ -1,4 +1,4 @@
-"""What a ledger says of one partition: spans, and chains of them. Pure."""
+"""The ledger's record of one partition: spans, and chains of spans. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -19,21 +19,20 @@ DELETE_RETENTION_MS: Final = 86_400_000
 
 
 NEVER = 2**63 - 1
-"""Above every version of a table."""
+"""Higher than every version of a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSpan:
-    """One row of the ledger, as far as it says what a restore could take from the backup.
+    """One row of the ledger, reduced to what a restore needs to know about the backup.
 
-    Stored are the records of `[read_start, end)`, unless some of them are missing for no known
-    cause, or its files do not match the ledger (`complete` is False). `first_hole` is the lowest
-    offset that may have been removed before the span was read; where that was not looked at, the
-    first.
+    The records of `[read_start, end)` are stored, unless some are missing for an unknown cause or
+    the files do not match the ledger (`complete` is False). `first_hole` is the lowest offset that
+    may have been removed before the span was read; if that was not inspected, the first offset.
 
-    A span may stand for several windows that follow each other (see `folded`): `window` is the
-    first, `last_window` the last of them, `recorded_at_ms` the earliest time at which offsets of
-    them were recorded.
+    A span may cover several consecutive windows (see `folded`): `window` is the first,
+    `last_window` the last of them, `recorded_at_ms` the earliest time at which offsets of them were
+    recorded.
     """
 
     window: Window
@@ -49,27 +48,28 @@ class StoredSpan:
     recorded_at_ms: int
     last: Window | None = None
     ledger_version: int | None = None
-    """Version of the ledger when the span had been read; None: not known."""
+    """Version of the ledger when the span had been read; None: unknown."""
     closed_at_ms: int | None = None
-    """When the recovery point was begun that the span ends with (never after `recorded_at_ms`): no
-    record at or above `end` had been committed then. None: not known."""
+    """When the recovery point at the end of the span was started (never after `recorded_at_ms`): at
+    that time no record at or above `end` was committed. None: unknown."""
     expired: bool = False
-    """Whether `expire` dropped what lies below `read_start`: no kept point needs it."""
+    """Whether `expire` dropped the records below `read_start`, because no kept point needs them."""
     has_every_record: bool = False
-    """Of a span that `expire` has merged: whether it left none out. Others have all of them."""
+    """For a span that `expire` has merged: whether it omitted records. Other spans have all of
+    them."""
 
     unread: RangeSet | None = None
-    """Offsets of which nothing was stored, where they are not just those below `read_start`."""
+    """Offsets without stored records, if they are not exactly those below `read_start`."""
 
     @property
     def is_compacted(self) -> bool:
-        """Whether `expire` may have left the last record of each key only: those of a point that
-        ends inside it may be missing."""
+        """Whether `expire` may have kept only the last record of each key: records of a point that
+        ends inside the span may be missing."""
         return self.window.is_merged and not self.has_every_record
 
     @property
     def stored(self) -> Sequence[OffsetRange]:
-        """Offsets whose records, as far as the log held them, are stored."""
+        """Offsets whose records are stored, as far as the log contained them."""
         if not self.complete:
             return ()
         if self.unread is None:
@@ -78,29 +78,29 @@ class StoredSpan:
 
     @property
     def life(self) -> PartitionLife:
-        """The partition in this life of its topic."""
+        """The partition of this incarnation of its topic."""
         return self.partition.topic, self.partition.partition, self.topic_id
 
     @property
     def last_window(self) -> Window:
-        """The last of the windows that the span stands for."""
+        """The last of the span's windows."""
         return self.last or self.window
 
     @property
     def begins_life(self) -> bool:
-        """Whether nothing that is still to be had lies before it."""
+        """Whether no available record precedes the span."""
         return not self.continues or self.log_start >= self.start
 
 
 def folded(
     spans: Iterable[StoredSpan], *, holes_matter: Set[str] | None = None
 ) -> list[StoredSpan]:
-    """Neighbouring spans put together where that changes no answer of their chain.
+    """Merge neighbouring spans if that changes no answer of their chain.
 
-    The later one begins where and when the earlier one ends, all that lies in them was stored, and
-    nothing had been removed from the log before they were read. In topics that are not among
-    `holes_matter` (None: all are) removed records are no hindrance; only how far their chains
-    reach is right then.
+    The later one starts where and when the earlier one ends, all their records were stored, and
+    nothing had been removed from the log before they were read. In topics outside `holes_matter`
+    (None: all) removed records do not prevent a merge; for them only the extent of the chain is
+    then correct.
     """
     made: list[StoredSpan] = []
     for span in sorted(spans, key=_in_chain):
@@ -150,18 +150,19 @@ def _joined(one: StoredSpan, other: StoredSpan) -> StoredSpan:
 
 @dataclass
 class Chain:
-    """The spans of one partition in one life of its topic."""
+    """The spans of one partition of one topic incarnation."""
 
     spans: Sequence[StoredSpan]
-    """In order of offsets, those without offsets in order of time."""
+    """In order of offsets; those without offsets in order of time."""
     recorded: RangeSet = field(init=False)
-    """Offsets that the ledger answers for, whether or not their records could still be read."""
+    """Offsets that the ledger covers, whether or not their records could still be read."""
     stored: RangeSet = field(init=False)
-    """Offsets whose records, as far as the log held them, are in the backup."""
+    """Offsets whose records are in the backup, as far as the log contained them."""
     expired: RangeSet = field(init=False)
-    """Offsets whose records `expire` dropped, since no kept point needs them."""
+    """Offsets whose records `expire` dropped because no kept point needs them."""
     restored_at_ms: int | None = field(init=False, default=None)
-    """Not before this a restore wrote the first records of the log; None where none did."""
+    """A restore wrote the first records of the log at this time or later; None without a
+    restore."""
     _ends: list[int] = field(init=False)
     _compacted: list[StoredSpan] = field(init=False)
     _late: "dict[int, tuple[LateHole, ...]]" = field(init=False, default_factory=dict)
@@ -176,22 +177,22 @@ class Chain:
 
     @property
     def last_window_end_ms(self) -> int:
-        """When the last of its windows ended, epoch milliseconds."""
+        """End of its last window, epoch milliseconds."""
         return max(span.last_window.end_ms for span in self.spans)
 
     @property
     def begin(self) -> int:
-        """Below it the ledger answers for nothing, but nothing was to be had either."""
+        """The ledger covers no lower offset, but no lower record was available either."""
         first = self.spans[0]
         return first.start if first.begins_life else 0
 
     @property
     def unbroken_end(self) -> int | None:
-        """How far the recorded spans reach from the begin of the life without a missing window.
+        """End of the contiguous backed-up range of this topic incarnation.
 
-        Offsets that Kafka had lost before they could be read are no break: nobody can read them
-        any more. A span that lacks records for no known cause is one. None when the begin of the
-        life was not backed up.
+        Offsets that Kafka had lost before they could be read do not break the range: they cannot be
+        read any more. A span with records that are missing for an unknown cause does. None if the
+        start of the incarnation was not backed up.
         """
         if not self.spans[0].begins_life:
             return None
@@ -203,25 +204,26 @@ class Chain:
         return end
 
     def neighbours(self, offset: int) -> tuple[StoredSpan | None, StoredSpan | None]:
-        """The spans before and after an offset that no span holds."""
+        """The spans before and after an offset outside all spans."""
         index = bisect_right(self._ends, offset)
         before = self.spans[index - 1] if index else None
         return before, self.spans[index] if index < len(self.spans) else None
 
     def compacted_inside(self, whole_from: int, end: int) -> StoredSpan | None:
-        """A compacted span that cannot give every record of `[whole_from, end)`.
+        """A compacted span that does not have every record of `[whole_from, end)`.
 
-        Nor the last ones of each key below `whole_from`, if it reaches beyond. None without any.
+        It does not have the last ones of each key below `whole_from` either, if it extends beyond.
+        None without any.
         """
         spans = self._compacted
         return next((s for s in spans if s.start < end and s.end > whole_from), None)
 
     def hole_read_after(self, start: int, end: int, ledger_version: int | None) -> int | None:
-        """A hole below `end` in a span that reaches above `start` and was read after a point's cut.
+        """A hole below `end` in a span that extends above `start` and was read after a point's cut.
 
-        `ledger_version` is that of the ledger before the cut. A span that had been read when the
-        ledger was older still was read before the cut: versions only grow, whatever clocks say.
-        Where either is not known it counts as read after. None when all such spans were contiguous
+        `ledger_version` is the version of the ledger before the cut. A span that was read at a
+        lower version was read before the cut: versions only increase, whatever clocks say. If
+        either is unknown, the span counts as read after it. None if all such spans were contiguous
         up to `end`.
         """
         holes, ends, read_at = self._thinned
@@ -236,7 +238,8 @@ class Chain:
     def _thinned(self) -> tuple[list[int], list[int], npt.NDArray[np.int64]]:
         """First hole, end and version of the ledger of each span with a hole, in order.
 
-        The spans of a life do not overlap, so their ends and first holes come in the same order.
+        The spans of an incarnation do not overlap, so their ends and first holes have the same
+        order.
         """
         thinned = [
             (s.first_hole, s.end, NEVER if s.ledger_version is None else s.ledger_version)
@@ -247,29 +250,29 @@ class Chain:
         return holes, ends, np.array(read_at, np.int64)
 
     def late_holes(self, delete_retention_ms: int) -> tuple["LateHole", ...]:
-        """Where a deletion may have been removed before it was backed up, in order of offsets.
+        """Offsets where a deletion may have been removed before it was backed up, in order.
 
-        Nothing takes the place of a deletion in the log, so a key that an earlier span holds would
-        live on. Kafka keeps a deletion for `delete.retention.ms` from the first cleaning on, and
-        this cleaning removes the key's earlier records (KIP-534). It came after an earlier span was
-        read, else that span would not hold the key. It also came after the deletion was committed
-        (the cleaner stops at the last stable offset), so after the cut that closes the span before
-        the hole. A span that was read within `delete.retention.ms` of the later of the two has
-        missed none. Half of that time is left for clocks that differ, for cleanings that last,
-        and since a span is recorded some time after it was read.
+        A removed deletion leaves no trace in the log, so a key of an earlier span would live on.
+        Kafka keeps a deletion for `delete.retention.ms` after the first cleaning, and this cleaning
+        removes the key's earlier records (KIP-534). The cleaning came after an earlier span was
+        read, otherwise that span would not contain the key. It also came after the deletion was
+        committed (the cleaner stops at the last stable offset), that is after the cut that closes
+        the span before the hole. A span that was read within `delete.retention.ms` of the later of
+        the two has missed none. Half of that time is a margin for clock differences, long
+        cleanings, and the time between reading and recording a span.
         """
         if delete_retention_ms not in self._late:
             self._late[delete_retention_ms] = tuple(self._find_late(delete_retention_ms))
         return self._late[delete_retention_ms]
 
     def _find_late(self, delete_retention_ms: int) -> Iterator["LateHole"]:
-        first_read_ms = self.restored_at_ms  # the backups of the older log hold what it wrote
+        first_read_ms = self.restored_at_ms  # backups of the older log contain its records
         closed: StoredSpan | None = None
         for span in self.spans:
             hole, read_ms = span.first_hole, span.recorded_at_ms
             if hole is not None and first_read_ms is not None:
                 cleaned_ms = first_read_ms
-                # A time behind the reading comes of a wrong clock.
+                # A time after the reading is caused by a wrong clock.
                 if closed and closed.end <= hole and (closed.closed_at_ms or 0) <= read_ms:
                     cleaned_ms = max(cleaned_ms, closed.closed_at_ms or 0)
                 if 2 * (read_ms - cleaned_ms) >= delete_retention_ms:
@@ -282,7 +285,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class LateHole:
-    """Offsets `[start, end)` of a window's span that may have held deletions."""
+    """Offsets `[start, end)` of a window's span that may have contained deletions."""
 
     start: int
     end: int
@@ -291,22 +294,22 @@ class LateHole:
     def doubt(
         self, partition: TopicPartitionId, start: int, end: int, saved: RangeSet, retention_ms: int
     ) -> str | None:
-        """Why a state that is made of `[start, end)` is not proved; None where it is.
+        """Why a state made of `[start, end)` is not proved; None if it is.
 
-        `saved` are the offsets of which every record was saved with recovery points.
+        `saved` are the offsets whose records were all saved with recovery points.
         """
         low, high = max(self.start, start), min(self.end, end)
         if low >= high or saved.reach(low) >= high:
             return None
         return (
-            f"{partition}: compaction may have taken deletions before they were backed up with"
-            f" window {self.window}: the log did not hold offset {low} any more"
-            f" (delete.retention.ms is {retention_ms})"
+            f"{partition}: compaction may have removed deletions before they were backed up with"
+            f" window {self.window}: the log no longer contained offset {low} (delete.retention.ms"
+            f" is {retention_ms})"
         )
 
 
 def chains_of(spans: Iterable[StoredSpan]) -> dict[PartitionLife, Chain]:
-    """Spans sorted into chains."""
+    """Sort spans into chains."""
     grouped: dict[PartitionLife, list[StoredSpan]] = defaultdict(list)
     for span in spans:
         grouped[span.life].append(span)

@@ -1,4 +1,4 @@
-"""Damage that a verification found: what is not as it was written, and where."""
+"""Damage found by a verification, and its place."""
 
 import json
 from collections import defaultdict
@@ -15,15 +15,15 @@ from kstreams_assets.public_form import TABLE, Form, Value
 
 _FEW: Final = 3
 _DEPTHS: Final = {"records": 2, "ktables": 3}
-"""Of how many parts the path of a table is, below these folders."""
+"""Number of parts of a table's path, below these folders."""
 
 
 MOST_POINTS: Final = 20
-"""So many recovery points are named that a damage takes away."""
+"""At most this many recovery points affected by a damage are named."""
 
 
 class VerificationKind(StrEnum):
-    """How much was looked at.
+    """The extent of a verification.
 
     `quick`: logs, ledger, names and sizes of files, chains of spans, rows of points. `full`: also
     the content of every file, or of a sample of them.
@@ -34,16 +34,16 @@ class VerificationKind(StrEnum):
 
 
 class DamageKind(StrEnum):
-    """What is damaged."""
+    """The kind of damaged data."""
 
     WAREHOUSE = "warehouse"
-    """The marker of the folder, or all of it."""
+    """The marker of the folder, or the whole folder."""
     TABLE = "table"
     """A control table, which all applications share."""
     FILE = "file"
-    """A file of records, or what Delta's log says of it."""
+    """A file of records, or its entry in Delta's log."""
     LEDGER = "ledger"
-    """Rows of the ledger that are missing, that come twice or contradict each other."""
+    """Rows of the ledger that are missing, duplicate or contradictory."""
     POINT = "recovery_point"
     SAVED_RECORDS = "saved_records"
     """Records that were saved with recovery points."""
@@ -53,9 +53,9 @@ class DamageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredExtent:
-    """What a stored file contains, or a damage is about, as far as it is known.
+    """The contents of a stored file, or the extent of a damage, as far as known.
 
-    `window` is a key of the ledger, that of an increment too. Offsets are `[start, end)`.
+    `window` is a key of the ledger, also of an increment. Offsets are `[start, end)`.
     """
 
     window: str | None = None
@@ -68,18 +68,18 @@ class StoredExtent:
 
     @property
     def span(self) -> tuple[object, ...]:
-        """The same for all files of a span of records, and for damages of it."""
+        """Equal for all files of a span of records, and for their damage."""
         return (self.window, self.topic, self.partition, self.topic_id, self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage(StoredExtent):
-    """Something that is not as it was written.
+    """Stored data that is not intact.
 
-    `place` is the table or file, below the warehouse. `points` are the
-    newest recovery points that it takes away, newest first, `points_lost` says of how many.
-    `by_reading`: only whoever reads contents sees it. `accepted` is why somebody has given it up:
-    it is a warning then, and restores still refuse what needs it.
+    `place` is the table or file, below the warehouse. `points` are the newest affected recovery
+    points, newest first; `points_lost` is the number of all. `by_reading`: only reading the
+    contents shows it. `accepted` is the reason why a user has accepted the loss: the damage is a
+    warning then, and restores still refuse data that needs it.
     """
 
     kind: DamageKind
@@ -93,7 +93,7 @@ class Damage(StoredExtent):
     accepted: str = ""
 
     def given_up(self, reason: str) -> "Damage":
-        """The same, accepted as lost for good."""
+        """A copy, accepted as permanently lost."""
         return replace(self, severity=Severity.WARN, accepted=reason)
 
     def as_error(self) -> StoredDataError:
@@ -105,7 +105,7 @@ class Damage(StoredExtent):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same for the same damage at two looks."""
+        """Equal for the same damage in two verifications."""
         return (self.kind, self.place, self.window, self.topic, self.partition, self.start)
 
     @property
@@ -116,7 +116,7 @@ class Damage(StoredExtent):
 
     @property
     def file(self) -> str:
-        """The file, by its path below the table; empty where the place names none."""
+        """The file, by its path below the table; empty if the place names none."""
         return self.place.removeprefix(self.table).removeprefix("/")
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class Damage(StoredExtent):
 
     @property
     def subject(self) -> str:
-        """Where it is, as far as that is known: window, topic, partition, offsets."""
+        """The place, as far as known: window, topic, partition, offsets."""
         parts = [] if self.window is None else [f"window {self.window}"]
         if self.topic is not None:
             number = "" if self.partition is None else f"-{self.partition}"
@@ -137,39 +137,39 @@ class Damage(StoredExtent):
 
     @property
     def finding(self) -> Finding:
-        """As it is shown."""
+        """The public form."""
         where = "" if self.subject == self.place else f"{self.place}: "
         accepted = f" Accepted as lost: {self.accepted.rstrip('.')}." if self.accepted else ""
         return Finding(
             self.subject,
-            f"{where}{self.problem}.{self._points_told}{accepted}",
+            f"{where}{self.problem}.{self._affected_points_text}{accepted}",
             action=self.remedy,
             severity=self.severity,
         )
 
     @property
-    def _points_told(self) -> str:
+    def _affected_points_text(self) -> str:
         if not self.points_lost:
             return ""
         few = ", ".join(self.points[:_FEW])
         more = self.points_lost - len(self.points[:_FEW])
         return (
-            f" It takes away {self.points_lost} recovery point(s): {few}"
+            f" It affects {self.points_lost} recovery point(s): {few}"
             f"{f' and {more} older' if more else ''}."
         )
 
     @property
     def offsets(self) -> OffsetRange:
-        """The offsets of its partition that are damaged; empty where it is not of offsets."""
+        """The damaged offsets of its partition; empty if it has none."""
         return OffsetRange(self.start or 0, self.end or 0)
 
     def touches(self, start: int, end: int) -> bool:
-        """Whether it is of one of the offsets `[start, end)` of its partition."""
+        """Whether it affects one of the offsets `[start, end)` of its partition."""
         return self.start is None or self.end is None or (self.start < end and start < self.end)
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Damage":
-        """The damage of a document; what a later release has added to it is left out."""
+        """The damage in a document; fields of later releases are ignored."""
         known = {
             name: value for name, value in document.items() if name in cls.__dataclass_fields__
         }
@@ -189,7 +189,7 @@ def _where(damage: Damage) -> str:
     return subject if subject == place else f"{subject}\n{place}"
 
 
-def _told(damage: Damage) -> str:
+def _description(damage: Damage) -> str:
     accepted = f"\naccepted: {damage.accepted}" if damage.accepted else ""
     return f"{damage.problem}{accepted}"
 
@@ -203,11 +203,13 @@ DAMAGE: Final = Form(
     "accepted",
     Value("what", of=lambda damage: f"{damage.kind}{_WARNING[damage.severity]}", where=TABLE),
     Value("where", of=_where, where=TABLE),
-    Value("told", of=_told, heading="problem", where=TABLE),
-    Value("lost", of=lambda d: d.points_lost or "", heading="points taken away", where=TABLE),
+    Value("description", of=_description, heading="problem", where=TABLE),
+    Value(
+        "lost", of=lambda d: d.points_lost or "", heading="affected recovery points", where=TABLE
+    ),
     omits_empty=True,
 )
-"""A damage, also as it is stored."""
+"""The public form of damage, also its stored form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,37 +222,37 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class StoredVerification:
-    """One look at all that the warehouse holds of an application."""
+    """One verification of an application's part of the warehouse."""
 
     application_id: ApplicationId
-    verified_at_ms: Annotated[int, Column("When it was begun, epoch milliseconds.")]
+    verified_at_ms: Annotated[int, Column("When it started, epoch milliseconds.")]
     kind: Annotated[VerificationKind, Column("`quick` or `full`.")]
-    sample: Annotated[float, Column("Which share of the files was read, 0 in a quick one.")]
+    sample: Annotated[float, Column("Share of the files that was read, 0 in a quick verification.")]
     rounds: Annotated[
         int,
-        Column("In so many looks of this sample every file is read once.", type="int32"),
+        Column("Number of verifications with this sample that read every file once.", type="int32"),
     ]
-    round: Annotated[int, Column("Which of them it was, from 0.", type="int32")]
+    round: Annotated[int, Column("Its number among these, from 0.", type="int32")]
     files: Annotated[int, Column("Files that were read.")]
     bytes: Annotated[int, Column("Bytes that were read.")]
-    took_ms: Annotated[int, Column("How long it took.")]
+    took_ms: Annotated[int, Column("Its duration.")]
     covered_since_ms: Annotated[
         int | None,
         Column(
-            "Since this time every file has been read at least once, epoch milliseconds; null: not"
+            "Every file has been read at least once since this time, epoch milliseconds; null: not"
             " yet."
         ),
     ]
-    errors: Annotated[int, Column("Damages that were found and are still open.", type="int32")]
-    findings: Annotated[str, Column("What was found and is still open, as JSON.")]
+    errors: Annotated[int, Column("Number of unrepaired damages.", type="int32")]
+    findings: Annotated[str, Column("Unrepaired findings, as JSON.")]
     heads: Annotated[
-        str, Column("Newest version of each control table and its digest then, as JSON.")
+        str, Column("Newest version of each control table then, with its digest, as JSON.")
     ]
     run_id: RunId
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """What was found and was still open."""
+        """The unrepaired damage."""
         return tuple(Damage.of(one) for one in json.loads(self.findings))
 
     @property
@@ -260,7 +262,7 @@ class StoredVerification:
 
 
 class DamagedSpans:
-    """Damages of spans, in order of topic, partition and offsets."""
+    """Damage of spans, in order of topic, partition and offsets."""
 
     def __init__(self, spans: Iterable[Damage] = ()) -> None:
         self._spans = sorted(
@@ -281,7 +283,7 @@ class DamagedSpans:
         return next((s for s in self._by_life.get(life, ()) if s.touches(start, end)), None)
 
     def ranges(self, life: tuple[str, int, str], start: int, end: int) -> list[OffsetRange]:
-        """What is damaged of offsets `[start, end)` of a partition, in order."""
+        """The damaged part of offsets `[start, end)` of a partition, in order."""
         return [
             OffsetRange(max(s.offsets.start, start), min(s.offsets.end, end))
             for s in self._by_life.get(life, ())
@@ -294,9 +296,9 @@ NOTHING_DAMAGED: Final = DamagedSpans()
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """How an application's warehouse was verified last; times in epoch milliseconds.
+    """The last verification of an application's warehouse; times in epoch milliseconds.
 
-    `open` is what was found and has not been seen to be mended.
+    `open` are findings that were not seen as repaired.
     """
 
     open: tuple[Damage, ...] = ()
@@ -307,5 +309,5 @@ class Verified:
 
 
 def heads_text(heads: Mapping[str, Head]) -> str:
-    """As they are stored."""
+    """The stored form."""
     return json.dumps({name: asdict(one) for name, one in sorted(heads.items())})

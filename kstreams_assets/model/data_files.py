@@ -1,4 +1,4 @@
-"""Data files of tables: those of spans, and any as they were written."""
+"""Data files of tables: those of spans, and their state when they were written."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,13 +14,13 @@ from kstreams_assets.model.spans import window_of
 from kstreams_assets.offsets import OffsetRuns, TopicPartitionId
 from kstreams_assets.store import StorePath
 
-CHANGED: Final = "does not match the SHA-256 that was noted when it was written"
+CHANGED: Final = "does not match the SHA-256 that was recorded when it was written"
 MISSING: Final = "is missing"
 _ROWS_AT_ONCE: Final = 10_000
 
 
 class By(Enum):
-    """What of a file is compared."""
+    """The compared properties of a file."""
 
     LISTING = auto()
     """Existence and size, from lists of the folders: the fastest way for many files."""
@@ -32,10 +32,10 @@ class By(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFile(StoredExtent):
-    """A data file as it was written, and what it contains.
+    """A data file in its original state, and its contents.
 
-    `table` is the folder of its table, `path` the path below it. `size` is in bytes, `digest`
-    the SHA-256 in hex, None where none was noted.
+    `table` is the folder of its table, `path` the path below it. `size` is in bytes, `digest` the
+    SHA-256 in hex, None if none was recorded.
     """
 
     table: StorePath
@@ -47,18 +47,18 @@ class ExpectedFile(StoredExtent):
 
     @classmethod
     def of(cls, table: StorePath, written: WrittenFile, **about: Any) -> "ExpectedFile":  # noqa: ANN401
-        """The file that a row of the ledger or of the snapshots names; `about`: further fields."""
+        """The file in a row of the ledger or of the snapshots; `about`: further fields."""
         path = path_in_table(written.path)
         return cls(table, path, written.size, written.digest, written.records, **about)
 
     @property
     def location(self) -> StorePath:
-        """Where it is."""
+        """The path of the file."""
         return self.table / self.path
 
     @property
     def place(self) -> str:
-        """Its path below the warehouse; that of the table where `path` is empty."""
+        """Its path below the warehouse; that of the table if `path` is empty."""
         return "/".join(filter(None, (table_name(self.table), self.path)))
 
     def damage(self, problem: str, *, by_reading: bool = False) -> Damage:
@@ -77,20 +77,20 @@ class ExpectedFile(StoredExtent):
         window = window_of(self.window or "")
         if self.kind is DamageKind.SNAPSHOT:
             return (
-                f"Make it again from the backups (kstreams-assets ktables make --window {window}),"
-                " or bring the file back from a second copy."
+                "Create it again from the backups (kstreams-assets ktables make --window"
+                f" {window}), or restore the file from a second copy."
             )
         if not window:
             return ""
         return (
             f"Restore the files from a copy of the warehouse, or back up window {window} again"
-            f" (kstreams-assets backup --window {window}) if Kafka still has it; else restore a"
-            " recovery point before it."
+            f" (kstreams-assets backup --window {window}) if Kafka still has it; otherwise restore"
+            " an earlier recovery point."
         )
 
 
 class ExpectedFiles(Sequence[ExpectedFile]):
-    """Files of one table by the column: there may be a million, and few are needed as objects.
+    """Files of one table as columns: there may be a million, and few are needed as objects.
 
     Args:
         table: The folder of the table.
@@ -142,12 +142,12 @@ class ExpectedFiles(Sequence[ExpectedFile]):
 class SpanFile:
     """One file of a span; its records are in offset order, `[first_offset, last_offset]`.
 
-    `written` is the file as its backup noted it, None where it did not (earlier releases). `window`
-    is the key of the window that it belongs to, empty where nobody needs it.
+    `written` is the file as its backup recorded it, None if it did not (earlier releases). `window`
+    is the key of its window, empty if the key is not needed.
 
-    With `runs` the file is of an older log, and a restore wrote its records to another one: only
-    records in the runs count, under the offsets that they got there (`renumbered`).
-    `[first_offset, last_offset]` are such offsets.
+    With `runs` the file belongs to an older log, and a restore wrote its records to another one:
+    only records in the runs count, with their new offsets (`renumbered`). `[first_offset,
+    last_offset]` are new offsets.
     """
 
     path: StorePath
@@ -159,7 +159,7 @@ class SpanFile:
     runs: OffsetRuns | None = None
 
     def expected(self, partition: TopicPartitionId) -> ExpectedFile | None:
-        """The file as the backup of a partition noted it, None where it did not."""
+        """The file as the backup of a partition recorded it, None without a record."""
         if self.written is None:
             return None
         table = self.path
@@ -178,7 +178,7 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def renumbered(rows: Rows, runs: OffsetRuns | None) -> Rows:
-    """Rows of a file with the offsets that count for a reader (see `SpanFile.runs`)."""
+    """Rows of a file with the offsets that readers see (see `SpanFile.runs`)."""
     if runs is None or rows.num_rows == 0:
         return rows
     offsets = rows.column("offset").to_numpy()

@@ -1,4 +1,4 @@
-"""A restore drill as it is stored."""
+"""The stored form of a restore drill."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from kstreams_assets.model.column import ApplicationId, Column
 
 
 class ObjectiveResult(StrEnum):
-    """How the time to recover stands to the declared objective."""
+    """The relation of the recovery time to the declared objective."""
 
     MET = "met"
     MISSED = "missed"
@@ -18,25 +18,25 @@ class ObjectiveResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredDrill:
-    """One drill, a row of the table; None is not measured or not reached."""
+    """One drill, a row of the table; None means not measured or not reached."""
 
     application_id: ApplicationId
     drill_id: Annotated[str, Column("The drill.", nullable=True)]
     run_id: Annotated[str, Column("Dagster run, or `cli-...`.", nullable=True)]
-    began_at_ms: Annotated[int, Column("When it began, epoch milliseconds.", nullable=True)]
+    began_at_ms: Annotated[int, Column("When it started, epoch milliseconds.", nullable=True)]
     ended_at_ms: Annotated[int, Column("When it ended, epoch milliseconds.", nullable=True)]
     point_id: Annotated[
-        str | None, Column("The recovery point; null when it ended before one was chosen.")
+        str | None, Column("The recovery point; null if the drill ended before one was chosen.")
     ]
     passed: Annotated[
         bool,
         Column(
-            "Whether the application came back with the right state, however long it took.",
+            "Whether the application recovered with the right state, however long it took.",
             nullable=True,
         ),
     ]
-    failed_phase: Annotated[str | None, Column("Phase in which it ended before its end.")]
-    reason: Annotated[str, Column("Why it did not pass; empty when it did.", nullable=True)]
+    failed_phase: Annotated[str | None, Column("The phase that failed.")]
+    reason: Annotated[str, Column("Why it did not pass; empty if it did.", nullable=True)]
     objective_result: Annotated[
         ObjectiveResult,
         Column("`met`, `missed`, `not_recovered` or `not_declared`.", nullable=True),
@@ -44,18 +44,18 @@ class StoredDrill:
     objective_s: Annotated[float | None, Column("The declared recovery time objective, seconds.")]
     total_s: Annotated[
         float | None,
-        Column("From the begin of the restore to caught up; null when it never was."),
+        Column("From the start of the restore until caught up; null if it never was."),
     ]
-    restore_s: Annotated[float | None, Column("Of it, writing and verifying topics.")]
+    restore_s: Annotated[float | None, Column("Its part for writing and verifying topics.")]
     start_s: Annotated[float | None, Column("From the start of the application to RUNNING.")]
-    catch_up_s: Annotated[float | None, Column("From there to caught up.")]
+    catch_up_s: Annotated[float | None, Column("From RUNNING to caught up.")]
     restored_records: Annotated[int | None, Column("Records restored.")]
-    restored_bytes: Annotated[int | None, Column("Their size, about.")]
+    restored_bytes: Annotated[int | None, Column("Their approximate size.")]
     changelog_records_per_s: Annotated[
         float | None, Column("How fast the application read its changelogs.")
     ]
-    cpu_s: Annotated[float | None, Column("Processor time of the application, with its children.")]
-    peak_memory_bytes: Annotated[int | None, Column("The most memory that it had.")]
-    disk_written_bytes: Annotated[int | None, Column("What it wrote to disk.")]
+    cpu_s: Annotated[float | None, Column("CPU time of the application, with its children.")]
+    peak_memory_bytes: Annotated[int | None, Column("Its peak memory.")]
+    disk_written_bytes: Annotated[int | None, Column("Bytes that it wrote to disk.")]
     state_bytes: Annotated[int | None, Column("Size of its state directory at the end.")]
     report: Annotated[str, Column("The whole report `restoreDrill`, as YAML.", nullable=True)]

@@ -1,4 +1,4 @@
-"""Files of a table by the range of the column that it grows along: which become one."""
+"""Select files of a table to merge, by ranges of the column along which it grows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """A file of a table: what it weighs (rows, or bytes) and the range of its growing column.
+    """A file of a table: its weight (rows or bytes) and the range of its growing column.
 
     `low` and `high` are numbers in all files of a table, or texts in all of them.
     """
@@ -20,18 +20,18 @@ class FileRange:
 def ranges_to_rewrite(
     files: Sequence[FileRange], touched: Callable[[FileRange], bool], *, enough: int
 ) -> list[tuple[Any, Any]]:
-    """Ranges whose files become one each: small neighbours, and those that have rows to drop.
+    """Ranges whose files become one each: small neighbours, and those with rows to drop.
 
     A file of the weight `enough` is left alone unless it is `touched`; a range is closed when its
-    files weigh that much, so that the work per range is bounded. Files whose ranges overlap go
-    together. Oldest first, `[low, high]`.
+    files have that weight, so that the work per range is limited. Files with overlapping ranges
+    stay together. Oldest first, `[low, high]`.
     """
     runs = _runs(sorted(files, key=lambda f: f.low), touched, enough)
     return [(run.low, run.high) for run in runs if run.files > 1 or run.is_touched]
 
 
 def files_less(files: Sequence[FileRange], ranges: Sequence[tuple[Any, Any]]) -> int:
-    """How many files there would be less if the files of each of these ranges became one."""
+    """The number of files saved if the files of each of these ranges became one."""
     return sum(
         sum(low <= file.low and file.high <= high for file in files) - 1 for low, high in ranges
     )

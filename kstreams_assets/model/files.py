@@ -1,4 +1,4 @@
-"""Data files: as they were when they were written, and their paths in tables."""
+"""Data files: their original state, and their paths in tables."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from kstreams_assets.store import StorePath, relative
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A data file as it was when it was written.
+    """A data file in its original state.
 
     `path` is as in Delta's log (relative to the table, URL-encoded), `size` in bytes, `digest` the
     SHA-256 of the whole file in hex, as `sha256sum` prints it.
@@ -26,7 +26,7 @@ class WrittenFile:
 
 
 def root_of(table: StorePath) -> StorePath:
-    """The warehouse that a table lies in."""
+    """The warehouse that contains a table."""
     parent = table.parent
     if parent.name == "records":
         return parent.parent
@@ -36,7 +36,7 @@ def root_of(table: StorePath) -> StorePath:
 
 
 def table_name(table: StorePath) -> str:
-    """The path of a table below its warehouse, as the mark has it."""
+    """The path of a table below its warehouse, as in the mark."""
     return str(relative(table, root_of(table)))
 
 
@@ -46,20 +46,20 @@ _NO_PART: Final = frozenset({"", ".."})
 def path_in_table(logged: str) -> str:
     """The path of a data file in its table, from the text in a Delta log or a ledger.
 
-    Whoever writes a log must not name files beside the table: they would be read, copied over or
-    removed with it.
+    The writer of a log must not name files outside the table: they would be read, overwritten or
+    deleted with it.
 
     Raises:
-        StoredDataError: It leads out of the table.
+        StoredDataError: The path leads out of the table.
     """
     path = unquote(logged) if "%" in logged else logged
-    # An empty part: it begins with a slash, or has a scheme.
+    # An empty part: it starts with a slash, or has a scheme.
     if "\0" in path or not _NO_PART.isdisjoint(path.split("/")):
         raise StoredDataError(
             subject=f"The log entry of the file {logged!r}",
             problem="it leads out of the folder of its table",
-            remedy="Somebody changed the log, and nothing of it was used. Find out who can write"
-            " there, and run kstreams-assets verify; bring the table back from a copy.",
+            remedy="Someone has changed the log; none of it was used. Find out who can write"
+            " there, and run kstreams-assets verify; restore the table from a copy.",
         )
     return path
 
@@ -68,9 +68,9 @@ def path_in_table(logged: str) -> str:
 class NewFile:
     """A data file that no commit refers to yet; `path` is relative to the table.
 
-    `digest` is the SHA-256 in hex, `stats` what Delta's log will say of it, `payload_bytes` the
-    uncompressed size of keys, values and headers, `values` are those of the columns by which the
-    table is partitioned, `about` is what else the task that wrote it noted.
+    `digest` is the SHA-256 in hex, `stats` the entry for Delta's log, `payload_bytes` the
+    uncompressed size of keys, values and headers, `values` those of the partition columns of the
+    table, `about` further facts recorded by the writing task.
     """
 
     path: str
@@ -82,8 +82,8 @@ class NewFile:
     about: Mapping[str, Any]
 
     @classmethod
-    def told(cls, folder: StorePath, row: Mapping[str, Any]) -> Self:
-        """The file that a task tells of in a row of `spark_resources.data_files.WRITTEN`."""
+    def from_task_row(cls, folder: StorePath, row: Mapping[str, Any]) -> Self:
+        """The file in a task's row of `spark_resources.data_files.WRITTEN`."""
         return cls(
             path=f"{folder.name}/{row['name']}",
             size=row["size"],
@@ -96,12 +96,12 @@ class NewFile:
 
     @property
     def records(self) -> int:
-        """How many rows it holds."""
+        """The number of its rows."""
         return self.stats["numRecords"]
 
     @property
     def written(self) -> WrittenFile:
-        """As ledgers note it."""
+        """Its form in ledgers."""
         return WrittenFile(self.path, self.size, self.records, self.digest)
 
 
@@ -109,6 +109,6 @@ _DIGEST: Final = re.compile(r"-([0-9a-f]{64})\.parquet$")
 
 
 def digest_in(path: str) -> str | None:
-    """The digest that a file's name holds; None for files of earlier releases."""
+    """The digest in a file's name; None for files of earlier releases."""
     found = _DIGEST.search(path)
     return None if found is None else found[1]

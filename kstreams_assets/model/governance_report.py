@@ -1,4 +1,4 @@
-"""Reports on the governance of an application, as they are stored."""
+"""The stored form of reports on the governance of an application."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kstreams_assets.public_form import DAGSTER, JSON, Form, Timestamp, Value, o
 
 @dataclass(frozen=True, slots=True)
 class GovernanceReport:
-    """All checks of an application at one instant (epoch milliseconds)."""
+    """All checks of an application at one time (epoch milliseconds)."""
 
     application_id: str
     run_id: str
@@ -25,13 +25,13 @@ class GovernanceReport:
         return any(evaluation.is_red for evaluation in self.evaluations)
 
     def of_severity(self, severity: Severity) -> list[Finding]:
-        """All findings that are so bad."""
+        """All findings of this severity."""
         return [f for e in self.evaluations for f in e.findings if f.severity is severity]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFinding:
-    """A finding as it is stored; `remedy` is its action."""
+    """The stored form of a finding; `remedy` is its action."""
 
     subject: str
     found: str
@@ -45,29 +45,29 @@ class StoredVerdict:
     """One check of one report."""
 
     application_id: ApplicationId
-    judged_at_ms: Annotated[int, Column("When the cluster was looked at, epoch milliseconds.")]
+    judged_at_ms: Annotated[int, Column("When the cluster was inspected, epoch milliseconds.")]
     run_id: RunId
     cluster_id: Annotated[str, Column("Id of the Kafka cluster.")]
     position: Annotated[int, Column("Place of the check in the report.", type="int32")]
     check: Annotated[str, Column("The check.")]
     passed: Annotated[bool, Column("Whether nothing was found.")]
-    severity: Annotated[Severity, Column("How bad it is when it failed.")]
+    severity: Annotated[Severity, Column("Severity of a failure.")]
     looked_at: Annotated[str, Column("What was compared.")]
-    not_judged: Annotated[tuple[str, ...], Column("What could not be looked at, and why.")]
+    not_judged: Annotated[tuple[str, ...], Column("What could not be checked, and why.")]
     findings: Annotated[
         tuple[StoredFinding, ...],
-        Column("Topic, store or application (`subject`), what is, what should be, what to do."),
+        Column("Topic, store or application (`subject`), actual value, expected value, remedy."),
     ]
 
 
 NOTHING_COMPARED: Final = "Nothing was compared."
-"""What a check says that had nothing to look at; it has not passed."""
+"""The summary of a check without anything to compare; it has not passed."""
 
 
 def evaluation_of(
     check: str, looked_at: str, findings: Iterable[Finding], not_judged: Iterable[str]
 ) -> Evaluation:
-    """How a check came out: it passed only if something was compared and nothing was found."""
+    """The evaluation of a check: it passed only if something was compared without findings."""
     found = tuple(findings)
     outcome = Outcome.FAILED if found else Outcome.PASSED
     if not found and looked_at == NOTHING_COMPARED:
@@ -84,16 +84,16 @@ def evaluation_of(
 
 
 def is_compared(evaluation: Evaluation) -> bool:
-    """Whether a check had anything to look at."""
+    """Whether a check had anything to compare."""
     return evaluation.outcome is not Outcome.NOT_VERIFIABLE
 
 
 FINDING: Final = Form(
     Finding,
     Value("subject", text="Topic, store or application"),
-    Value("found", text="What is"),
-    Value("expected", text="What should be"),
-    Value("remedy", of="action", text="What to do"),
+    Value("found", text="Actual value"),
+    Value("expected", text="Expected value"),
+    Value("remedy", of="action", text="Remedy"),
     "severity",
 )
 EVALUATION: Final = Form(

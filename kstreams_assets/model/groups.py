@@ -1,4 +1,4 @@
-"""Consumer groups, and what they have committed. Row classes, without Arrow."""
+"""Consumer groups and their committed offsets. Row classes, without Arrow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class ConsumerGroup:
     def of(
         cls, group_id: str, committed: Mapping[TopicPartitionId, CommittedOffset]
     ) -> "ConsumerGroup":
-        """A group as a cluster reports it, by partition; leader epochs are left out."""
+        """A group as reported by a cluster, by partition; leader epochs are omitted."""
         return cls(
             group_id,
             tuple(
@@ -65,7 +65,7 @@ class ConsumerGroup:
 
     @cached_property
     def committed(self) -> Mapping[TopicPartitionId, CommittedOffset]:
-        """What is committed on a cluster to give the group these offsets."""
+        """The offsets to commit on a cluster for this group."""
         return {one.id: CommittedOffset(one.offset, one.metadata) for one in self.offsets}
 
     @cached_property
@@ -82,7 +82,7 @@ class ConsumerGroup:
         return self._by_partition.get((partition.topic, partition.partition))
 
     def offset_in(self, partition: OfPartition) -> int | None:
-        """The next offset of a partition that the group reads, None without a committed one."""
+        """The next offset of a partition that the group reads; None without a committed one."""
         found = self.at(partition)
         return None if found is None else found.offset
 

@@ -1,8 +1,8 @@
-"""Where an application continues after a restore: logs that a restore wrote, joined to older ones.
+"""Continuation after a restore: logs that a restore wrote, joined to older ones.
 
-A restore writes the records of a recovery point into new topics. Those records are in the backups
-already, under the offsets of the older logs; the offset map of the restore says which is which. So
-the backups of the new logs start behind what the restore wrote.
+A restore writes the records of a recovery point into new topics. Those records are already in the
+backups, under the offsets of the older logs; the offset map of the restore relates both. The
+backups of the new logs therefore start after the restored records.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,13 @@ from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 
 class OtherClusterError(KStreamsAssetsError):
-    """The cluster is not the one of the backups, and no restore of them leads to it."""
+    """The cluster is not that of the backups, and no restore of them leads to it."""
 
     def __init__(self, *, application_id: str, cluster_id: str, newest: RecoveryPoint) -> None:
         super().__init__(
             f"This connection leads to cluster {cluster_id}, but the newest recovery point of"
             f" {application_id} ({newest.id}) is of cluster {newest.cluster_id}, and no committed"
-            " restore of this warehouse wrote the topics that are there now. Nothing was written.",
+            " restore of this warehouse wrote the current topics. Nothing was written.",
             remedy="Correct `connection` in the YAML. If the application now runs there without a"
             " restore from this warehouse, accept the cluster once with kstreams-assets"
             " recovery-points take --new-lineage.",
@@ -33,23 +33,23 @@ class OtherClusterError(KStreamsAssetsError):
 class Origins:
     """The logs of an application that restores of this warehouse wrote under the same names.
 
-    Counted are restores whose group offsets are committed and that added no header to a record:
-    then the records are those of the backups.
+    Only restores with committed group offsets and without added headers count: their records are
+    those of the backups.
     """
 
     def __init__(self, by_life: Mapping[PartitionLife, RestoredRange]) -> None:
         self._by_life = by_life
 
     def get(self, life: PartitionLife) -> RestoredRange | None:
-        """What a restore wrote of a log; None where no restore did."""
+        """The restored range of a log; None if no restore wrote it."""
         return self._by_life.get(life)
 
     def items(self) -> Iterable[tuple[PartitionLife, RestoredRange]]:
-        """The logs, and what a restore wrote of each."""
+        """The logs, and the restored range of each."""
         return self._by_life.items()
 
     def written(self, topic_ids: Mapping[str, str]) -> Mapping[TopicPartitionId, RestoredRange]:
-        """Of topics with these ids, by name, the partitions that a restore wrote."""
+        """The partitions that a restore wrote, for topics with these ids, by name."""
         return {
             one.target: one
             for (topic, _, topic_id), one in self._by_life.items()
@@ -62,10 +62,10 @@ class Origins:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The restore from which an application continues on its present cluster.
+    """The restore from which an application continues on its current cluster.
 
-    `point` is the recovery point that was restored, `last` the last one that was taken before the
-    application continued: what lies between them did not get into the restore.
+    `point` is the restored recovery point, `last` the last one that was taken before the
+    application continued: records between them were not restored.
     """
 
     restore: StoredRestore
@@ -74,15 +74,15 @@ class Continuation:
     origins: Origins
 
     def is_left(self, life: PartitionLife) -> bool:
-        """Whether a log is the one that the restore took the place of."""
+        """Whether a log is the one that the restore replaced."""
         topic, partition, topic_id = life
         cut = self.point.cut(TopicPartitionId(topic, partition))
         return cut is not None and cut.topic_id == topic_id
 
     def not_restored(self, life: PartitionLife, backed_up: int) -> OffsetRange:
-        """Offsets of a log that was left behind, from the restored point up to the last known one.
+        """Offsets of a replaced log, from the restored point up to the last known one.
 
-        `backed_up` is how far its backups reach. What came after that is not known to anybody.
+        `backed_up` is the end of its backups. Later offsets are unknown.
         """
         topic, partition, topic_id = life
         id_ = TopicPartitionId(topic, partition)

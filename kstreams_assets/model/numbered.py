@@ -1,4 +1,4 @@
-"""Spans, and other values of columns, by number: they are long and come by the million."""
+"""Number spans and other column values: they are long, and there are millions of them."""
 
 from collections.abc import Sequence
 
@@ -16,9 +16,9 @@ Offsets = npt.NDArray[np.int64]
 def numbered_spans(
     rows: pa.Table, actions: pa.Table, columns: Sequence[str] = _SPAN
 ) -> tuple[Offsets, Offsets]:
-    """A number for the span of each row, and for the span of each file; -1 where no row has it.
+    """A number for the span of each row, and for the span of each file; -1 without a row.
 
-    A span is what these columns have in common, by default window, topic and partition.
+    A span is identified by these columns, by default window, topic and partition.
     """
     mine, theirs = np.zeros(rows.num_rows, np.int64), np.zeros(actions.num_rows, np.int64)
     known = np.ones(actions.num_rows, np.bool_)
@@ -33,9 +33,9 @@ def numbered_spans(
 def distinct(
     rows: pa.Table, columns: Sequence[str], given: Sequence[str] | None = None
 ) -> tuple[pa.Table, Offsets]:
-    """What there is in these columns, each once, and of each row the number of its own.
+    """The distinct values of these columns, and for each row the number of its value.
 
-    `given` are the columns of what is given, if others follow from these.
+    `given` are the columns of the input, if others derive from these.
     """
     numbers, _ = numbered_spans(rows, rows.slice(0, 0), columns)
     _, firsts, of_row = np.unique(numbers, return_index=True, return_inverse=True)
@@ -43,7 +43,7 @@ def distinct(
 
 
 def positions(wanted: Offsets, values: Offsets) -> Offsets:
-    """Where each wanted number first stands among the values, -1 where it does not."""
+    """The first position of each wanted number among the values, -1 if it is missing."""
     return index_in(pa.array(wanted), pa.array(values))
 
 

@@ -18,7 +18,7 @@ from kstreams_assets.public_form import DAGSTER, TABLE, Form, Timestamp, Value, 
 
 
 class Guarantee(StrEnum):
-    """What a restore from the point gives.
+    """The guarantee of a restore from the point.
 
     `exact`: state, records in flight and offsets belong to exactly the same committed
     transactions. `at_least_once`: nothing is lost, up to one commit interval may repeat.
@@ -29,12 +29,12 @@ class Guarantee(StrEnum):
 
 
 class Method(StrEnum):
-    """How the point was taken; the order is that in which methods are tried.
+    """How the point was taken, in the order in which methods are tried.
 
-    `transactions`: the committed transactions of a live exactly-once application were told apart in
-    the raw logs. `sandwich`: offsets did not move while everything before them became stable.
-    `quiesced`: the group was empty and nothing was undecided. `offsets_first`: committed offsets,
-    then ends.
+    `transactions`: the committed transactions of a live exactly-once application were identified in
+    the raw logs. `sandwich`: a stable read; offsets did not move while everything before them
+    became stable. `quiesced`: the group was empty and nothing was undecided. `offsets_first`:
+    committed offsets, then ends.
     """
 
     TRANSACTIONS = "transactions"
@@ -49,14 +49,14 @@ PartitionLife = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
-    """Where one partition stood: records in `[log_start, end)` outside `excluded` belong to it.
+    """The position of one partition: records in `[log_start, end)` outside `excluded` belong to it.
 
     `excluded` are ranges of transactions that do not belong to the point, in order. `saved_from` is
-    set where records were saved with points (`recovery_point_records`): those of
-    `[saved_from, end)` outside `excluded`, under the id of this point or of earlier ones. Of a
-    changelog they are all of them if the point is sealed, else what the log still held.
-    `topic_id` names the incarnation of the log (`topic_id_of`). `leader_epoch` is the epoch of the
-    leader that reported `end`; None in points that do not know it.
+    set if records were saved with points (`recovery_point_records`): those of `[saved_from, end)`
+    outside `excluded`, under the id of this point or of earlier ones. For a changelog these are all
+    records if the point is sealed, else those that the log still contained. `topic_id` names the
+    incarnation of the log (`topic_id_of`). `leader_epoch` is the epoch of the leader that reported
+    `end`; None if the point does not have it.
     """
 
     topic: str
@@ -76,7 +76,7 @@ class PartitionCut:
 
     @property
     def life(self) -> "PartitionLife":
-        """The partition in one incarnation of its log: offsets mean the same in all of it."""
+        """The partition of one topic incarnation, in which offsets keep their meaning."""
         return self.topic, self.partition, self.topic_id
 
     @property
@@ -91,10 +91,10 @@ class PartitionCut:
         )
 
     def whole_from(self, roles: TopicRoles, committed: int | None) -> int:
-        """The offset from which on the point needs every record of a topic with these roles.
+        """The lowest offset from which the point needs every record of a topic with these roles.
 
-        Of the records below it the last one of each key is enough: they are state, or history.
-        `committed` is the offset of the group, which reads on from there.
+        Of lower records the last one of each key is enough: they are state, or history. `committed`
+        is the offset of the group, which continues reading there.
         """
         if roles.is_read_by_group or not (roles.rebuilds_store or roles.written_only):
             return min(self.end, max(self.log_start, committed or 0))
@@ -106,7 +106,7 @@ class PartitionCut:
 
     @property
     def saved(self) -> RangeSet:
-        """Offsets whose records were saved with points; none without `saved_from`."""
+        """Offsets whose records were saved with points; empty without `saved_from`."""
         return RangeSet() if self.saved_from is None else self.records_from(self.saved_from)
 
 
@@ -114,38 +114,38 @@ class PartitionCut:
 class RecoveryPoint:
     """One cut of an application, a row of the table `recovery_points`.
 
-    Its positions were read in the `took_ms` after `taken_at_ms`. A point that lacks a declared or
-    an undeclared topic, or whose records in flight were too many to be saved, is taken as
-    `at_least_once`; `cut_guarantee` is the guarantee of what it has, once backups hold it. It is
-    sealed when the changelog records up to its ends were saved with it or lay in backups that were
-    read before it, so that compaction cannot change it any more. `digest` is set when it is stored.
+    Its positions were read within `took_ms` after `taken_at_ms`. A point without a declared or
+    undeclared topic, or with too many records in flight to save, is taken as `at_least_once`;
+    `cut_guarantee` is the guarantee of its existing parts, once backups cover them. It is sealed if
+    the changelog records up to its ends were saved with it or were in backups that were read before
+    it, so that compaction can no longer change it. `digest` is set when it is stored.
     """
 
     application_id: ApplicationId
-    id: Annotated[str, Column("Sorts by the time the point was taken.")]
+    id: Annotated[str, Column("Sorts by the time at which the point was taken.")]
     cluster_id: Annotated[str, Column("Id of the Kafka cluster.")]
     taken_at_ms: Annotated[int, Column("When it was taken, epoch milliseconds.")]
     closes_window_end_ms: Annotated[
         int | None,
         Column(
-            "Set on a point taken late, for a window that closed without one: exclusive end of"
-            " that window."
+            "Set on a point that was taken late, for a window that closed without one: exclusive"
+            " end of that window."
         ),
     ] = None
     method: Annotated[Method, Column("How it was taken.")]
     guarantee: Annotated[
         Guarantee,
-        Column("What it was taken with: see [concepts](../concepts.md#recovery-point)."),
+        Column("Versions and settings then: see [concepts](../concepts.md#recovery-point)."),
     ]
     sealed: Annotated[bool, Column("Whether its changelogs are safe from compaction.")] = False
-    reason: Annotated[str, Column("Why it has this guarantee and no better one.")]
-    took_ms: Annotated[int, Column("How long it took.")]
+    reason: Annotated[str, Column("Why it has this guarantee and not a better one.")]
+    took_ms: Annotated[int, Column("Its duration.")]
     attempts: Annotated[int, Column("Number of cuts that were tried.", type="int32")] = 1
     in_flight: Annotated[
         int,
-        Column("Records of repartition topics that belong to it and were not yet processed."),
+        Column("Unprocessed records of repartition topics that belong to it."),
     ] = 0
-    unsealed_because: Annotated[str, Column("Why it is not sealed; empty when it is.")] = ""
+    unsealed_because: Annotated[str, Column("Why it is not sealed; empty if it is.")] = ""
     absent_topics: Annotated[
         tuple[str, ...],
         Column("Declared topics that were not on the cluster, or not visible."),
@@ -153,9 +153,9 @@ class RecoveryPoint:
     partitions: Annotated[
         tuple[PartitionCut, ...],
         Column(
-            "Of each partition: log start offset and exclusive `end`; ranges `excluded` from"
-            " it; `saved_from`: its records from there on are in `recovery_point_records`,"
-            " under this id or earlier ones; `leader_epoch` of the leader that reported `end`."
+            "For each partition: log start offset and exclusive `end`; ranges `excluded` from it;"
+            " `saved_from`: records from there on are in `recovery_point_records`, under this id"
+            " or earlier ones; `leader_epoch` of the leader that reported `end`."
         ),
     ]
     group_offsets: Annotated[
@@ -174,53 +174,53 @@ class RecoveryPoint:
     sequence: Annotated[
         int | None,
         Column(
-            "Number of the point among those of the application: orders them, whatever the"
-            " clocks said; null: taken by an earlier release."
+            "Number of the point in its application; defines the order, whatever the clocks say;"
+            " null: taken by an earlier release."
         ),
     ] = None
     ledger_version: Annotated[
         int | None,
         Column(
-            "Version of the table `windows` before the cut: what it held was read before"
-            " the cut; null: not known."
+            "Version of the table `windows` before the cut: its spans were read before the cut;"
+            " null: unknown."
         ),
     ] = None
     undeclared_topics: Annotated[
         tuple[str, ...] | None,
         Column(
-            "Topics of the application (by their names, with offsets of its group, or written in"
-            " its transactions) that nobody had declared; null: not known."
+            "Undeclared topics of the application (by their names, with offsets of its group, or"
+            " written in its transactions); null: unknown."
         ),
     ] = None
     cut_guarantee: Annotated[
         Guarantee | None,
-        Column("Guarantee of what the point has, whatever topics it lacks; null: as `guarantee`."),
+        Column("Guarantee of its existing parts, without missing topics; null: as `guarantee`."),
     ] = None
     digest: Annotated[
         str | None,
         Column(
-            "SHA-256 of the rest of the row as JSON (keys in order, without nulls); compared"
+            "SHA-256 of the rest of the row as JSON (keys in order, without nulls); verified"
             " whenever the row is read. Null in rows of earlier releases."
         ),
     ] = field(default=None, repr=False, compare=False)
     saved_version: Annotated[
         int | None,
         Column(
-            "Version of the table `recovery_point_records` with what was saved of the point in"
-            " it; an older table is refused. Null: nothing was saved, or not known."
+            "Version of the table `recovery_point_records` that contains the point's saved"
+            " records; an older table is refused. Null: nothing was saved, or unknown."
         ),
     ] = None
     runs_at: Annotated[
         Guarantee | None,
         Column(
-            "Guarantee of the application itself, as its newest records showed it when the point"
-            " was taken; null: nothing showed it."
+            "Guarantee of the application itself, according to its newest records when the point"
+            " was taken; null: no record showed it."
         ),
     ] = None
     damaged: bool = False
-    """Its row was changed since it was stored; nothing it says may be relied on."""
+    """Its row was changed after it was stored; its contents are unreliable."""
     groups: tuple[ConsumerGroup, ...] = field(init=False, repr=False, compare=False)
-    """All groups whose offsets it holds, the application's own first."""
+    """All groups with recorded offsets, the application's own first."""
     _by_id: dict[TopicPartitionId, PartitionCut] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -237,29 +237,29 @@ class RecoveryPoint:
 
     @property
     def effective_at_ms(self) -> int:
-        """The instant the point counts for when windows look for their end."""
+        """The point's evaluation time when windows look for their end."""
         if self.closes_window_end_ms is None:
             return self.taken_at_ms
         return self.closes_window_end_ms - 1
 
     @property
     def ended_at_ms(self) -> int:
-        """When all of its positions had been read (epoch milliseconds): no record of it that the
-        brokers stamped is younger."""
+        """When all of its positions had been read (epoch milliseconds): none of its records with a
+        broker's timestamp is younger."""
         return self.taken_at_ms + self.took_ms
 
     @property
     def guarantee_of_cut(self) -> Guarantee:
-        """The guarantee of what the point has, whatever topics it lacks."""
+        """The guarantee of its existing parts, without missing topics."""
         return self.cut_guarantee or self.guarantee
 
     @property
     def repeats_at_most(self) -> Mapping[str, int]:
-        """How many records a restore may process a second time at most, by topic that is read.
+        """Maximum number of records that a restore may process twice, by topic that is read.
 
-        Those between the committed offset and the end: state and outputs may hold their effects
-        already. Nothing at an exact point. What the application makes of a repeated record is
-        repeated as well: one input record may become several of a repartition topic.
+        They are between the committed offset and the end: state and outputs may already contain
+        their effects. Empty for an exact point. The results of a repeated record are repeated as
+        well: one input record may become several of a repartition topic.
         """
         if self.guarantee_of_cut is Guarantee.EXACT:
             return {}
@@ -273,7 +273,7 @@ class RecoveryPoint:
 
     @property
     def unknown_topics(self) -> tuple[str, ...]:
-        """Topics that nobody had declared; of an earlier release's point those with offsets."""
+        """Undeclared topics; for an earlier release's point those with offsets."""
         if self.undeclared_topics is not None:
             return self.undeclared_topics
         known = {cut.topic for cut in self.partitions} | {*self.absent_topics}
@@ -289,7 +289,7 @@ class RecoveryPoint:
         )
 
     def narrowed(self, cuts: Iterable["PartitionCut"]) -> "RecoveryPoint":
-        """The point as far as these partitions go: what it lacks besides does not count."""
+        """The part of the point in these partitions: other missing parts do not count."""
         return replace(
             self,
             partitions=tuple(cuts),
@@ -299,33 +299,33 @@ class RecoveryPoint:
         )
 
     def why_absent(self, topic: str) -> str:
-        """What it means that a topic is among `absent_topics`, and what to do."""
+        """The meaning of a topic in `absent_topics`, with the remedy."""
         return (
-            f"topic {topic} is declared, but was not seen on the cluster when the point was taken:"
-            " if it is there, give the recorder DESCRIBE and READ on it; if it was deleted for"
-            " good, take it out of the YAML (topology text, topics, stores)"
+            f"topic {topic} is declared, but was not visible on the cluster when the point was"
+            " taken: if it exists, give the recorder DESCRIBE and READ on it; if it was deleted"
+            " for good, remove it from the YAML (topology text, topics, stores)"
         )
 
     def why_unknown(self, topic: str) -> str:
-        """What it means that a topic is among `unknown_topics`, and what to do."""
-        evidence = "its name says so"
+        """The meaning of a topic in `unknown_topics`, with the remedy."""
+        evidence = "by its name"
         if topic in self.group.topics:
             evidence = "the group has committed offsets of it"
         if topic in self.written_topics:
-            evidence = "its transactions wrote it, so that it may be missing in outputs"
+            evidence = "its transactions wrote it, so it may be missing in outputs"
         return (
-            f"topic {topic} belongs to the application ({evidence}), but was not declared, so that"
-            " the point has nothing of it: declare it (a new topology text, or topics), or list it"
+            f"topic {topic} belongs to the application ({evidence}), but was not declared, so the"
+            " point does not contain it: declare it (a new topology text, or topics), or list it"
             " under not_mine if the application does not use it"
         )
 
     def cut(self, partition: TopicPartitionId) -> PartitionCut | None:
-        """The cut of one partition, None when the point does not know it."""
+        """The cut of one partition, None if the point does not contain it."""
         return self._by_id.get(partition)
 
 
 class Taken(Protocol):
-    """What orders points: `sequence` (None: an earlier release took it), then the clock."""
+    """The order of points: `sequence` (None: taken by an earlier release), then the clock."""
 
     @property
     def sequence(self) -> int | None: ...
@@ -338,12 +338,12 @@ class Taken(Protocol):
 
 
 def in_order(point: Taken) -> tuple[int, int, str]:
-    """Sorts points in the order in which they were taken, whatever the clocks said."""
+    """Sort key: the order in which points were taken, whatever the clocks said."""
     return (-1 if point.sequence is None else point.sequence, point.taken_at_ms, point.id)
 
 
 class Instant(Taken, Protocol):
-    """When a point was taken, and the instant it counts for (epoch milliseconds)."""
+    """When a point was taken, and its evaluation time (epoch milliseconds)."""
 
     @property
     def effective_at_ms(self) -> int: ...
@@ -352,14 +352,14 @@ class Instant(Taken, Protocol):
 P = TypeVar("P", bound=Instant)
 
 CLOCK_STEP_MS = 60_000
-"""Clocks may be so far apart, or be set back by that much, without being called wrong."""
+"""Tolerated difference between clocks, and tolerated setting back of one."""
 _TRUNCATED = "~"  # Kafka's notation of a topic id has no such character
 
 
 def truncated_incarnation(topic_id: str, leader_epoch: int) -> str:
     """The incarnation of a partition whose log was truncated, as first seen in a leader epoch.
 
-    What was noted of the log before does not belong to it, as with a topic that was recreated.
+    Facts about the log before the truncation do not apply to it, as with a recreated topic.
     """
     return f"{topic_id_of(topic_id)}{_TRUNCATED}{leader_epoch}"
 
@@ -369,12 +369,12 @@ def topic_id_of(incarnation: str) -> str:
     return incarnation.partition(_TRUNCATED)[0]
 
 
-def in_force(points: Iterable[P]) -> list[P]:
-    """The points that can bound windows, in the order in which they count.
+def effective_points(points: Iterable[P]) -> list[P]:
+    """The points that can bound windows, in the order of their evaluation times.
 
-    A point taken late on behalf of a closed window stands further on than points that were taken
-    before it in the next window. Those would give a window an end before its start. So would a
-    point that a wrong clock stamped in the future, once later points are there.
+    A point that was taken late for a closed window comes after points that were taken before it in
+    the next window. Those would give a window an end before its start. The same holds for a point
+    that a wrong clock stamped in the future, once later points exist.
     """
     chosen: list[P] = []
     for point in sorted(points, key=lambda p: (p.effective_at_ms, p.taken_at_ms)):
@@ -387,13 +387,13 @@ def no_point(application_id: str, point_id: str) -> KStreamsAssetsError:
     """The error for an id that no recovery point has."""
     return KStreamsAssetsError(
         f"{application_id} has no recovery point {point_id!r}.",
-        remedy="Look ids up: kstreams-assets recovery-points list.",
+        remedy="List the ids: kstreams-assets recovery-points list.",
     )
 
 
 @lru_cache(maxsize=4096)
 def taken_at_of(point_id: str) -> int | None:
-    """When a point was taken (epoch milliseconds), by an id of `new_point_id`; else None."""
+    """When a point was taken (epoch milliseconds), from an id of `new_point_id`; else None."""
     try:
         moment = datetime.strptime(point_id.partition("Z-")[0], "%Y%m%dT%H%M%S.%f")
     except ValueError:
@@ -402,14 +402,15 @@ def taken_at_of(point_id: str) -> int | None:
 
 
 def new_point_id(taken_at_ms: int) -> str:
-    """An id that sorts by the time the point was taken, such as `20261121T114003.250Z-9f3a1c`."""
+    """An id that sorts by the time at which the point was taken, such as
+    `20261121T114003.250Z-9f3a1c`."""
     moment = datetime.fromtimestamp(taken_at_ms / 1000, tz=UTC)
     return f"{moment:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03d}Z-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True, slots=True)
 class WantedPartition:
-    """The source offsets `ranges` (in order, disjoint) of a partition, and what is committed."""
+    """The source offsets `ranges` (in order, disjoint) of a partition, and its committed offset."""
 
     cut: PartitionCut
     ranges: Sequence[OffsetRange]
@@ -418,9 +419,9 @@ class WantedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PointInstant:
-    """When a point counts, and what decides whether it is kept.
+    """A point's evaluation time, and the facts that decide whether it is kept.
 
-    Enough to choose among many without reading their positions.
+    This is enough to choose among many points without reading their positions.
     """
 
     id: str
@@ -440,12 +441,12 @@ class PointInstant:
 
     @property
     def closes_window(self) -> bool:
-        """Whether it was taken late, on behalf of a window that had closed without one."""
+        """Whether it was taken late, for a window that had closed without a point."""
         return self.effective_at_ms != self.taken_at_ms
 
 
 class PointVersions(NamedTuple):
-    """The number of a point, and the versions of tables that it was taken at; None: not known."""
+    """The number of a point, and the table versions at which it was taken; None: unknown."""
 
     id: str
     sequence: int | None
@@ -455,23 +456,23 @@ class PointVersions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A row of the table of pins: a point that stays until it is unpinned."""
+    """A row of the table of pins: a point that is kept until it is unpinned."""
 
     application_id: ApplicationId
-    recovery_point_id: Annotated[str, Column("The point that stays.")]
+    recovery_point_id: Annotated[str, Column("The point that is kept.")]
     pinned_at_ms: Annotated[int, Column("When it was pinned, epoch milliseconds.")]
-    reason: Annotated[str, Column("Why, in the words of who pinned it.")]
+    reason: Annotated[str, Column("The reason, in the user's words.")]
 
 
 def positions(point: RecoveryPoint) -> list[tuple[PartitionCut, int | None]]:
-    """Of each partition where it stood, and what the application's group had committed there."""
+    """Each partition's position, and the application's committed offset there."""
     return [(cut, point.group.offset_in(cut)) for cut in point.partitions]
 
 
 def input_lags(point: RecoveryPoint) -> dict[str, int]:
-    """Offsets of each input topic that the application had not processed, in order of topics.
+    """Unprocessed offsets of each input topic, in order of topics.
 
-    Of a partition without a committed offset it has processed nothing.
+    A partition without a committed offset counts as completely unprocessed.
     """
     lags: dict[str, int] = {}
     for cut, committed in positions(point):
@@ -491,9 +492,9 @@ POSITION: Final = Form(
         int,
         lambda row: row[0].log_start,
         heading="log start",
-        text="First offset that Kafka held",
+        text="First offset in Kafka",
     ),
-    Value("end", int, lambda row: row[0].end, text="Exclusive end of what belongs to the point"),
+    Value("end", int, lambda row: row[0].end, text="Exclusive end of the point's records"),
     Value(
         "committed",
         int,
@@ -502,7 +503,7 @@ POSITION: Final = Form(
     ),
     Value("saved_from", of=lambda row: row[0].saved_from, heading="saved from", where=TABLE),
 )
-"""What `positions` returns."""
+"""The public form of `positions`."""
 _LAG: Final = Form(
     tuple,
     Value("topic", of=lambda row: row[0]),
@@ -526,8 +527,8 @@ POINT: Final = Form(
         Value("unsealed_because", of=lambda point: point.unsealed_because or None),
     ),
 )
-"""A point that was taken."""
+"""The public form of a new point."""
 
 
-CHANGED = "its row does not match the digest that was noted when it was taken"
-"""What is wrong with a point that is `damaged`."""
+CHANGED = "its row does not match the digest that was recorded when it was taken"
+"""The problem of a point that is `damaged`."""

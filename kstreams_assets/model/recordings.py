@@ -1,4 +1,4 @@
-"""Rows of the ledger, and what a run recorded of a topic in a window."""
+"""Rows of the ledger, and what a run recorded about a topic in a window."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from kstreams_assets.model.column import (
 from kstreams_assets.model.spans import SpanResult, TopicFacts, Window
 
 _NO_PARTITION = -1
-"""A topic that had no partition when the window closed has one row: it says the window is done."""
+"""A topic without partitions when the window closed has one row: the window is done."""
 
 
 RecordedTopic = tuple[Window, str]
@@ -54,25 +54,23 @@ class LedgerEntry:
     application_id: ApplicationId
     result: SpanResult
     recovery_point_id: Annotated[str | None, Column("The recovery point that ends the window.")]
-    delta_version: Annotated[
-        int | None, Column("Version of the records table that holds the span.")
-    ]
+    delta_version: Annotated[int | None, Column("Version of the records table with the span.")]
     run_id: RunId
     recorded_at_ms: Annotated[int, Column("When the row was written, epoch milliseconds.")]
     ledger_version: Annotated[
         int | None,
-        Column("Version of this table when the span had been read; null: not known."),
+        Column("Version of this table when the span had been read; null: unknown."),
     ]
 
     @property
     def has_span(self) -> bool:
-        """False where the row only says that the window is done: the topic had no partition."""
+        """False if the row only marks the window as done: the topic had no partition."""
         return self.result.partition.partition != _NO_PARTITION
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSize:
-    """What a topic in a window takes: rows of the ledger, records, and bytes of its files."""
+    """The size of a topic in a window: rows of the ledger, records, and bytes of its files."""
 
     rows: int
     records: int
@@ -85,7 +83,7 @@ Recorded = Mapping[RecordedTopic, tuple[LedgerEntry, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """That a run recorded a topic in a window. Recorded again, it is another recording."""
+    """A run's record of a topic in a window. A repetition is another recording."""
 
     window: Window
     topic: str
@@ -94,7 +92,7 @@ class Recording:
 
     @classmethod
     def of(cls, entries: Sequence[LedgerEntry]) -> "Recording":
-        """The recording that the rows of one topic in one window are."""
+        """The recording in the rows of one topic in one window."""
         result = entries[0].result
         recorded_at_ms = max(entry.recorded_at_ms for entry in entries)
         return cls(result.plan.window, result.partition.topic, entries[0].run_id, recorded_at_ms)

@@ -1,4 +1,4 @@
-"""What a restore of a recovery point gives, and why."""
+"""The guarantee of a restore of a recovery point, and its reason."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from kstreams_assets.texts import iso_time
 
 
 class Restores(StrEnum):
-    """What a restore of a recovery point from the backups gives.
+    """The guarantee of a restore of a recovery point from the backups.
 
-    `unproven`: all is there that still could be read, but compaction may have taken records of the
-    point before. `nothing`: not covered.
+    `unproven`: all records that could still be read are there, but compaction may have removed
+    records of the point before. `nothing`: not covered.
     """
 
     EXACT = "exact"
@@ -28,12 +28,12 @@ RANK: Final[Mapping[Restores, int]] = {
     Restores.UNPROVEN: 1,
     Restores.NOTHING: 0,
 }
-"""What gives more has the higher number."""
+"""Better guarantees have higher numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointStatus:
-    """What became of a recovery point; `guarantee` is the one it was taken with."""
+    """The restorability of a recovery point; `guarantee` is the one it was taken with."""
 
     id: str
     taken_at_ms: int
@@ -44,22 +44,23 @@ class PointStatus:
     gives: Restores
     reason: str
     repeats_at_most: int | None = None
-    """So many records a restore may process a second time, see the point's; None: not known."""
+    """Maximum number of records that a restore may process twice, see the point's; None:
+    unknown."""
     damaged: bool = False
-    """Whether stored data that it needs does not match what was noted of it."""
+    """Whether stored data that it needs does not match its record."""
     is_pending: bool = False
-    """Whether it only waits for a backup: all that is missing came after the newest one, and the
+    """Whether it only waits for a backup: all missing records came after the newest one, and the
     window of the point is still open."""
     has_increments: bool = False
-    """Whether the newest backups are increments: a follower is at work, or was."""
+    """Whether the newest backups are increments: a follower is or was running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """The guarantee of an application, and how it is known.
+    """The guarantee of an application, and its source.
 
-    `shown_by` is the newest point whose records showed it, None where it is declared or nothing
-    has shown it. `other` is the newest point before it that showed the other one.
+    `shown_by` is the newest point whose records showed it, None if it is declared or has not been
+    shown. `other` is the newest earlier point that showed the other one.
     """
 
     guarantee: Guarantee
@@ -69,13 +70,13 @@ class Yardstick:
 
     @property
     def least(self) -> Restores:
-        """What a restore has to give at least."""
+        """The minimum guarantee of a restore."""
         if self.guarantee is Guarantee.AT_LEAST_ONCE:
             return Restores.AT_LEAST_ONCE
         return Restores.EXACT
 
     def accepts(self, gives: Restores) -> bool:
-        """Whether a point that gives this gives what the application guarantees."""
+        """Whether this restorability reaches the application's guarantee."""
         return RANK[gives] >= RANK[self.least]
 
     def __str__(self) -> str:
@@ -104,27 +105,27 @@ POINT_CHECKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Restorable:
-    """The newest recovery point that restores exactly, and the newest that is covered at all.
+    """The newest exactly restorable recovery point, and the newest covered one.
 
-    `yardstick` is what the application itself guarantees, None: exactly once.
+    `yardstick` is the application's own guarantee; None: exactly once.
     """
 
     exact: PointStatus | None
     covered: PointStatus | None
     lacking: str = ""
-    """Topics of the application that the newest point of all has nothing of, with what to do."""
+    """Topics of the application that are missing in the newest point of all, with the remedy."""
     yardstick: Yardstick | None = None
 
     @property
     def enough(self) -> PointStatus | None:
-        """The newest covered point that gives what the application guarantees."""
+        """The newest covered point with the application's own guarantee."""
         if self.yardstick and self.covered and self.yardstick.accepts(self.covered.gives):
             return self.covered
         return self.exact
 
     @property
     def lesser(self) -> PointStatus | None:
-        """The newest covered point, where it gives less than the application guarantees."""
+        """The newest covered point, if it has less than the application's guarantee."""
         return None if self.covered == self.enough else self.covered
 
 
@@ -132,7 +133,7 @@ class Restorable:
 class Recency:
     """Whether the recovery point objective is met; ages and objective in seconds.
 
-    `age_s` is None when no covered point gives what the application guarantees.
+    `age_s` is None if no covered point has the application's own guarantee.
     """
 
     passed: bool
@@ -143,9 +144,9 @@ class Recency:
 
 
 def recovery_point_age(status: PointStatus | None, now_ms: int) -> float | None:
-    """Seconds since a point was taken, None without one or if its stamp lies in the future.
+    """Seconds since a point was taken, None without one or if its timestamp is in the future.
 
-    Clocks that are apart by less than a minute are told from one that is wrong.
+    Clock differences of less than a minute do not count as a wrong clock.
     """
     if status is None or status.taken_at_ms > now_ms + CLOCK_STEP_MS:
         return None
@@ -153,7 +154,7 @@ def recovery_point_age(status: PointStatus | None, now_ms: int) -> float | None:
 
 
 def counts(statuses: Iterable[PointStatus]) -> dict[Restores, int]:
-    """How many points give what."""
+    """The number of points with each restorability."""
     found = dict.fromkeys(Restores, 0)
     for status in statuses:
         found[status.gives] += 1

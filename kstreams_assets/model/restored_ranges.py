@@ -1,4 +1,4 @@
-"""What restores wrote on a cluster: offsets and group offsets."""
+"""The offsets and group offsets that restores wrote on a cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 
 @dataclass(frozen=True, slots=True)
 class RestoredRange:
-    """Offsets of one target partition that one restore wrote; empty where it wrote no record.
+    """Offsets of one target partition that one restore wrote; empty if it wrote no record.
 
     `source` is the partition at the recovery point `point_id`, `target` the one on the cluster, in
     the topic with the id `target_topic_id`.
@@ -26,7 +26,8 @@ class RestoredRange:
     target_topic_id: str
     offsets: OffsetRange
     guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
-    """That of the restored state and offsets, for as long as the application writes nothing."""
+    """The guarantee of the restored state and offsets, as long as the application writes
+    nothing."""
 
     @property
     def is_committed(self) -> bool:
@@ -38,7 +39,7 @@ class RestoredRange:
 class RestoredOffsets:
     """Offsets that one restore, or the restoring of the previous offsets, committed for a group.
 
-    They are in offsets of the target.
+    They are offsets of the target.
     """
 
     application_id: str
@@ -46,7 +47,8 @@ class RestoredOffsets:
     state: RestoreState
     group: ConsumerGroup
     guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
-    """That of the restored state and offsets, for as long as the application writes nothing."""
+    """The guarantee of the restored state and offsets, as long as the application writes
+    nothing."""
 
     @property
     def is_committed(self) -> bool:
@@ -56,7 +58,7 @@ class RestoredOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RestoredRanges:
-    """What restores of a warehouse, of any application, wrote on one cluster.
+    """The records that restores of a warehouse, of any application, wrote on one cluster.
 
     Only restores whose target was read back and matched the backup count: `verified`, `committed`,
     `rolled_back` and `finished`. Those of one partition are in the order in which they started.
@@ -83,16 +85,17 @@ class RestoredRanges:
         return RangeSet(one.offsets for one in self.in_partition(partition, topic_id))
 
     def in_partition(self, partition: TopicPartitionId, topic_id: str) -> Sequence[RestoredRange]:
-        """Which restores wrote a partition, and where; none if its topic has another id by now."""
+        """The restores that wrote a partition, and the ranges; none if its topic has another id by
+        now."""
         return self._by_partition.get((partition, topic_id), ())
 
     def committed_for(self, group: str) -> Sequence[RestoredOffsets]:
-        """What restores committed for a group."""
+        """The offsets that restores committed for a group."""
         return [one for one in self.group_offsets if one.group.id == group]
 
     @property
     def of_committed_restores(self) -> "RestoredRanges":
-        """The same of restores alone whose group offsets are committed."""
+        """A copy with only the restores whose group offsets are committed."""
         return RestoredRanges(
             self.cluster_id,
             tuple(one for one in self.ranges if one.is_committed),

@@ -1,4 +1,4 @@
-"""Restores as they are stored: what was asked, how far each is, where its records went."""
+"""The stored form of restores: their requests, their progress, and where their records are."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +13,10 @@ from kstreams_assets.offsets import OffsetMap, OffsetRun, TopicPartitionId
 
 
 class RestoreMode(StrEnum):
-    """What is restored and how the application goes on.
+    """What is restored and how the application continues.
 
     `state`: inputs, changelogs, records in flight, outputs and offsets, so that it continues
-    exactly where it stood. `rebuild`: all inputs, offsets at their beginning; everything is
+    exactly at its old position. `rebuild`: all inputs, with offsets at their start; everything is
     recomputed. `inputs_until`: the same with the inputs up to a recovery point. `logs`: inputs and
     outputs for other readers; no internal topics, and no group offsets are committed.
     """
@@ -46,11 +46,11 @@ class RestoreMode(StrEnum):
 
 
 class InputsAt(StrEnum):
-    """Where a group goes on in inputs that are not restored, since the target has them already.
+    """Where a group continues in inputs that are not restored because the target has them already.
 
-    `mapped`: at the same records. The topic is the very one of the recovery point, or a restore of
-    this warehouse wrote it, whose offset map says where they are. `latest`: at the end of the
-    topic; what lies in it is never read, so that the restore is not exact.
+    `mapped`: at the same records. The topic is the original one of the recovery point, or a restore
+    of this warehouse wrote it, whose offset map has their positions. `latest`: at the end of the
+    topic; existing records are never read, so the restore is not exact.
     """
 
     MAPPED = "mapped"
@@ -59,7 +59,7 @@ class InputsAt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OriginalHeaders:
-    """Which headers are added to each restored record, behind its own; values are decimal text.
+    """The headers that are added to each restored record, after its own; values are decimal text.
 
     Off by default: headers can be state.
     """
@@ -77,13 +77,13 @@ DRILL: Final = "drill"
 
 
 class RestoreState(StrEnum):
-    """How far a restore is.
+    """The progress of a restore.
 
-    `planned`: it has begun, topics may be there in part. `produced`: all records are on the target,
-    the offset maps are stored. `verified`: the target was read back and is as in the backup.
-    `failed_verification`: it is not; no group offset was committed. `committed`: the group offsets
-    are on the target. `rolled_back`: the former group offsets are there again. `finished`: the
-    application has caught up and the topics have their own configs again.
+    `planned`: it has started, topics may exist in part. `produced`: all records are on the target,
+    the offset maps are stored. `verified`: the target was read back and matches the backup.
+    `failed_verification`: it does not match; no group offset was committed. `committed`: the group
+    offsets are on the target. `rolled_back`: the previous group offsets were restored. `finished`:
+    the application has caught up and the topics have their original configs again.
     """
 
     PLANNED = "planned"
@@ -107,11 +107,11 @@ class RestoreState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlacedTopic:
-    """A topic that is not restored, in which the group goes on at `offsets` (of the target).
+    """A topic that is not restored, in which the group continues at `offsets` (of the target).
 
-    `target_topic_id` is that of the topic it was looked up in. Mapped offsets follow from the
-    offset map of the restore that wrote it (`written_by` of application `writer_application_id`),
-    both empty where it is the very topic of the recovery point.
+    `target_topic_id` is the id of the topic in which the offsets were looked up. Mapped offsets
+    follow from the offset map of the restore that wrote it (`written_by` of application
+    `writer_application_id`), both empty for the original topic of the recovery point.
     """
 
     source: str
@@ -127,10 +127,10 @@ class PlacedTopic:
 class StoredTopic:
     """One restored topic.
 
-    `target_topic_id` tells a topic that this restore wrote from another one of the same name.
-    `base_offsets` are, by partition, the target's ends before the first restored record. `roles`
-    are the values of `TopicRole`. `put_back` are the configs that `finish` sets, None removes the
-    topic's own value. `created`: the restore created the topic.
+    `target_topic_id` distinguishes a topic that this restore wrote from another one with the same
+    name. `base_offsets` are, by partition, the target's ends before the first restored record.
+    `roles` are the values of `TopicRole`. `put_back` are the configs that `finish` sets, None
+    removes the topic's own value. `created`: the restore created the topic.
     """
 
     source: str
@@ -155,7 +155,7 @@ class StoredRestore:
     restore_id: Annotated[str, Column("The same for the same point, mode, names and target.")]
     change: Annotated[
         int,
-        Column("Number of the change; the highest one is how the restore stands.", type="int32"),
+        Column("Number of the change; the highest one is the current state.", type="int32"),
     ] = field(default=0, compare=False)
     state: Annotated[
         RestoreState,
@@ -164,59 +164,60 @@ class StoredRestore:
             " `rolled_back`, `finished`."
         ),
     ]
-    changed_at_ms: Annotated[int, Column("When it came into this state, epoch milliseconds.")]
-    created_at_ms: Annotated[int, Column("When it was begun, epoch milliseconds.")]
+    changed_at_ms: Annotated[int, Column("When it entered this state, epoch milliseconds.")]
+    created_at_ms: Annotated[int, Column("When it started, epoch milliseconds.")]
     run_id: RunId
     point_id: Annotated[str, Column("The recovery point.")]
     group: Annotated[str, Column("Consumer group on the target, its application id.")]
     target_cluster_id: Annotated[str, Column("Id of the target cluster.")]
-    target_bootstrap_servers: Annotated[str, Column("Where it was.")]
+    target_bootstrap_servers: Annotated[str, Column("Its address.")]
     mode: Annotated[RestoreMode, Column("`state`, `rebuild`, `inputs_until` or `logs`.")]
-    request: Annotated[str, Column("What was asked for, as JSON.")]
+    request: Annotated[str, Column("The request, as JSON.")]
     topics: Annotated[
         tuple[StoredTopic, ...],
         Column(
             "Names, id on the target, ends there before the first restored record, number of"
-            " records, configs that `finish` puts back."
+            " records, original configs that `finish` restores."
         ),
     ]
     former_offsets: Annotated[
         tuple[GroupOffset, ...] | None,
-        Column("What the group had committed on the target before; null before the commit."),
+        Column("Committed offsets of the group on the target before; null before the commit."),
     ] = None
     to_commit: Annotated[
         tuple[GroupOffset, ...],
-        Column("What is to be committed once the restore is verified, in the target's offsets."),
+        Column("Offsets to commit after verification, in the target's offsets."),
     ] = ()
     committed: Annotated[
         tuple[GroupOffset, ...] | None,
-        Column("What was committed, in the target's offsets; null before the commit."),
+        Column("Committed offsets, in the target's offsets; null before the commit."),
     ] = None
     verified_records: Annotated[int | None, Column("Records that were read back and compared.")] = (
         None
     )
-    problem: Annotated[str, Column("What went wrong, empty when nothing did.")] = ""
+    problem: Annotated[str, Column("The problem, empty if there is none.")] = ""
     placed: Annotated[
         tuple[PlacedTopic, ...],
         Column(
-            "Excluded topics in which the group goes on: where, how that is known, and its"
-            " `offsets` there, which are among those `to_commit`; null in rows of earlier releases."
+            "Excluded topics in which the group continues: at which positions, their origin, and"
+            " its `offsets` there, which are among those `to_commit`; null in rows of earlier"
+            " releases."
         ),
     ] = ()
 
     @property
     def asked(self) -> Mapping[str, Any]:
-        """The request as it was stored; fields that an earlier release did not know are absent."""
+        """The request as it was stored; without fields that are newer than its release."""
         return json.loads(self.request)
 
     @property
     def is_continued(self) -> bool:
-        """Whether the application of its group can have continued on what it wrote."""
+        """Whether the application of its group may have continued on the restored records."""
         return self.state.is_committed and self.matches_backup and not self.is_of_drill
 
     @property
     def is_of_drill(self) -> bool:
-        """Whether a drill made it, onto a cluster of its own from which nobody continues.
+        """Whether a drill made it, on its own cluster that no application continues.
 
         False for drills of earlier releases.
         """
@@ -224,7 +225,7 @@ class StoredRestore:
 
     @property
     def skips_completeness(self) -> bool:
-        """Whether group offsets may be committed whatever completeness rules say."""
+        """Whether group offsets may be committed regardless of completeness rules."""
         return bool(self.asked.get("skip_completeness", False))
 
     @property
@@ -234,9 +235,9 @@ class StoredRestore:
         return self.state.matches_backup and not (is_over and self.committed is None)
 
     def own_topic(self, target: str, topic_id: str) -> StoredTopic | None:
-        """What was noted of a target topic, if the topic of this id is the one that was noted.
+        """The record of a target topic, if it describes the topic with this id.
 
-        A topic that was noted before it was created, and not after, has no id yet.
+        A topic that was recorded only before its creation has no id yet.
         """
         for topic in self.topics:
             if topic.target == target:
@@ -245,12 +246,12 @@ class StoredRestore:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to be done, so that the recovery point may go."""
+        """Whether nothing remains to be done, so that the recovery point may expire."""
         return self.state is RestoreState.FINISHED
 
 
 def writers_of(restores: Iterable[StoredRestore]) -> dict[str, StoredRestore]:
-    """By the id of a target topic the restore that wrote it; the one that was begun last counts."""
+    """The restore that wrote each target topic, by topic id; the newest one counts."""
     return {
         topic.target_topic_id: restore
         for restore in sorted(restores, key=lambda r: (r.created_at_ms, r.restore_id))
@@ -264,7 +265,7 @@ class PartitionProduced:
     """One partition after producing.
 
     `runs` map source to target offsets, of all its records; `records` is their number, of which
-    `resumed` were there from an earlier attempt. `end` is the target's end behind the last one.
+    `resumed` existed from an earlier attempt. `end` is the target's end after the last one.
     """
 
     source: TopicPartitionId
@@ -277,13 +278,13 @@ class PartitionProduced:
 
 @dataclass(frozen=True, slots=True)
 class StoredMap:
-    """Where the records of one partition went."""
+    """The positions of the records of one partition."""
 
     target: TopicPartitionId
     map: OffsetMap
 
     def mapped(self, committed: GroupOffset) -> GroupOffset:
-        """A committed offset on the target; its metadata stays as it is."""
+        """A committed offset on the target, with unchanged metadata."""
         at = self.map.map(committed.offset)
         return GroupOffset(self.target.topic, self.target.partition, at, committed.metadata)
 
@@ -300,19 +301,19 @@ class MapRow:
     target_partition: Annotated[int, Column("Partition on the target.", type="int32")]
     source_start: Annotated[
         int | None,
-        Column("First source offset of the run; null in the row that tells the end."),
+        Column("First source offset of the run; null in the row of the end."),
     ]
     target_start: Annotated[
-        int, Column("Its target offset; in the row that tells the end, the target's end.")
+        int, Column("Its target offset; in the row of the end, the target's end.")
     ]
     length: Annotated[
         int,
-        Column("Records with consecutive offsets on both sides; 0 in the row that tells the end."),
+        Column("Records with consecutive offsets on both sides; 0 in the row of the end."),
     ]
     digest: Annotated[
         str | None,
         Column(
-            "In the row that tells the end: SHA-256 of the partition's map; compared when it is"
-            " read. Null in rows of earlier releases."
+            "In the row of the end: SHA-256 of the partition's map; verified when it is read. Null"
+            " in rows of earlier releases."
         ),
     ]

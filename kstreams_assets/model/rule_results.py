@@ -1,4 +1,4 @@
-"""How completeness rules came out, as it is stored."""
+"""The stored results of completeness rules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ NO_SAMPLE: Final = Sample()
 
 
 class Outcome(StrEnum):
-    """What an evaluation found.
+    """The outcome of an evaluation.
 
-    `not_verifiable`: it can neither be said to hold nor to be violated, never counted as passed.
-    `failed`: it could not be evaluated.
+    `not_verifiable`: it could not be decided; this never counts as passed. `failed`: it could not
+    be evaluated.
     """
 
     PASSED = "passed"
@@ -53,45 +53,41 @@ class RuleResult:
     rule: Annotated[str, Column("Name of the rule; `recompute_<store>` of a recomputed store.")]
     kind: Annotated[RuleKind, Column("`rule` or `recompute`.")]
     place: Annotated[Place, Column("Where it was evaluated: `backup`, `ktables` or `restore`.")]
-    point_id: Annotated[str, Column("The recovery point; of a restore the one it was made from.")]
+    point_id: Annotated[str, Column("The recovery point; of a restore, its source.")]
     window: Annotated[
         str | None,
-        Column("The window that the point ends; null at other points and on restores."),
+        Column("The window that ends at the point; null at other points and on restores."),
     ]
     outcome: Annotated[Outcome, Column("`passed`, `violated`, `not_verifiable` or `failed`.")]
-    explanation: Annotated[str, Column("What was found, and what to do when it did not pass.")]
+    explanation: Annotated[str, Column("The findings and, if it did not pass, the remedy.")]
     severity: Annotated[Severity, Column("As declared: `error` or `warn`.")]
-    blocking: Annotated[
-        bool, Column("Whether a violation keeps group offsets from being committed.")
-    ]
-    violations: Annotated[int, Column("Number of rows in violation.")] = 0
+    blocking: Annotated[bool, Column("Whether a violation blocks the commit of group offsets.")]
+    violations: Annotated[int, Column("Number of violating rows.")] = 0
     sample: Annotated[
         Sample,
         Columns(
-            columns=Column("Columns of the first rows in violation.", name="sample_columns"),
+            columns=Column("Columns of the first violating rows.", name="sample_columns"),
             rows=Column("These rows, at most 20, as text; null is null.", name="sample_rows"),
         ),
     ] = NO_SAMPLE
     stores_from: Annotated[
         str,
-        Column("Where the content of stores came from; empty where no store was looked at."),
+        Column("Source of the stores' content; empty if no store was read."),
     ] = ""
-    took_ms: Annotated[int, Column("How long it took.")] = 0
+    took_ms: Annotated[int, Column("Its duration.")] = 0
     evaluated_at_ms: Annotated[
         int, Column("When, epoch milliseconds; the newest of a rule, place and point counts.")
     ] = 0
-    run_id: Annotated[
-        str, Column("Dagster run, or `cli-...`; of a restore the run that made it.")
-    ] = ""
+    run_id: Annotated[str, Column("Dagster run, or `cli-...`; of a restore its run.")] = ""
 
     @property
     def passed(self) -> bool:
-        """Whether the rule was seen to hold."""
+        """Whether the rule holds."""
         return self.outcome is Outcome.PASSED
 
     @property
     def blocks(self) -> bool:
-        """Whether a restore must not go on: a blocking rule did not pass."""
+        """Whether a restore must stop: a blocking rule did not pass."""
         if not self.blocking or self.severity is not Severity.ERROR:
             return False
         return self.outcome in (Outcome.VIOLATED, Outcome.FAILED)
@@ -99,7 +95,7 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class RuleStanding:
-    """How a rule stands at one place: its newest result, and how often it came out how."""
+    """The state of a rule at one place: its newest result, and how often it had each outcome."""
 
     newest: RuleResult
     evaluations: Mapping[Outcome, int]
@@ -109,9 +105,9 @@ _NOT_VERIFIABLE: Final = "Not verifiable exactly: "
 
 
 def severity_of(result: RuleResult) -> Severity:
-    """How bad a result is that did not pass.
+    """The severity of a result that did not pass.
 
-    A rule that could not be evaluated is as bad as it gets, one that cannot be judged is a warning.
+    A rule that could not be evaluated is an error; one that cannot be decided is a warning.
     """
     if result.outcome is Outcome.VIOLATED:
         return result.severity
@@ -119,12 +115,12 @@ def severity_of(result: RuleResult) -> Severity:
 
 
 def is_red(result: RuleResult) -> bool:
-    """Whether the result is an error: neither passed nor a mere warning."""
+    """Whether the result is an error: neither passed nor a warning."""
     return not result.passed and severity_of(result) is Severity.ERROR
 
 
 def explanation_of(result: RuleResult) -> str:
-    """What was found, and when it did not pass, what to do."""
+    """The findings and, if it did not pass, the remedy."""
     is_judged = result.outcome is not Outcome.NOT_VERIFIABLE
     if is_judged or result.explanation.startswith(_NOT_VERIFIABLE):
         return result.explanation
@@ -132,7 +128,7 @@ def explanation_of(result: RuleResult) -> str:
 
 
 def outcome_text(result: RuleResult) -> str:
-    """The outcome as tables show it: what is red is in capitals."""
+    """The outcome as tables show it: errors are in capitals."""
     if result.passed:
         return "passed"
     text = result.outcome.value.replace("_", " ")
@@ -151,13 +147,13 @@ RULE: Final = Form(
     ),
     Value("outcome", text="passed, violated, not_verifiable or failed"),
     *only(JSON, "passed", Value("severity", of=severity_of), "blocks"),
-    Value("violations", heading="rows in violation", text="Rows in violation"),
+    Value("violations", heading="violating rows", text="Violating rows"),
     *only(
         JSON,
         Value("explanation", of=explanation_of),
         "columns=sample.columns rows=sample.rows",
     ),
-    Value("stores_from", heading="stores from", text="Where the content of stores came from"),
+    Value("stores_from", heading="stores from", text="Source of the stores' content"),
     "took_ms",
     *only(DAGSTER, Value("explanation", of=explanation_of)),
     *only(JSON, Value("evaluated_at", Timestamp, "evaluated_at_ms", heading="evaluated at")),
@@ -168,4 +164,4 @@ RULE: Final = Form(
         Value("s", of=lambda result: round(result.took_ms / 1000, 1)),
     ),
 )
-"""One evaluation of a rule."""
+"""The public form of an evaluation of a rule."""

@@ -1,4 +1,4 @@
-"""Records that are saved with recovery points, since they could not wait for a backup."""
+"""Records that are saved with recovery points, because they could not wait for a backup."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class SavedRecord:
-    """A row of the table; there are many, so that they are written and read by the column."""
+    """A row of the table; there are many, so they are written and read as columns."""
 
     application_id: ApplicationId
     recovery_point_id: Annotated[
@@ -54,7 +54,7 @@ class SavedRecord:
     digest: Annotated[
         bytes | None,
         Column(
-            "BLAKE2b (16 bytes) of the record with its topic and partition; compared when it is"
+            "BLAKE2b (16 bytes) of the record with its topic and partition; verified when it is"
             " read. Null in rows of earlier releases."
         ),
     ]
@@ -70,7 +70,7 @@ class SavedTail:
 
 
 def by_partition(saved: pa.Table) -> dict[TopicPartitionId, pa.Table]:
-    """Saved records, which come by topic, partition and offset, cut into partitions."""
+    """Divide saved records, which are ordered by topic, partition and offset, into partitions."""
     if saved.num_rows == 0:
         return {}
     saved = saved.combine_chunks()

@@ -1,4 +1,4 @@
-"""A schema of a registry, with the schemas it refers to."""
+"""A schema of a registry, with the schemas that it references."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -17,19 +17,19 @@ class ReferencedSchema:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema with everything that is needed to read records by it.
+    """A schema with everything that is needed to decode records.
 
     `kind` is AVRO or PROTOBUF. `references` are all schemas that it imports, also indirectly, each
-    behind those that it needs itself. The text of a Protobuf schema is a .proto file, or a
+    after those that it needs itself. The text of a Protobuf schema is a .proto file, or a
     FileDescriptorProto in base64, as some clients register it.
     """
 
-    id: Annotated[int, Column("Id in the registry, as it stands in the records.")]
+    id: Annotated[int, Column("Id in the registry, as in the records.")]
     kind: Annotated[Encoding, Column("`avro` or `protobuf`.")]
     text: Annotated[str, Column("The schema.")]
     references: Annotated[
         tuple[ReferencedSchema, ...],
-        Column("Schemas that it refers to, by name.", nullable=False),
+        Column("Referenced schemas, by name.", nullable=False),
     ] = ()
 
 

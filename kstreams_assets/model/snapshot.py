@@ -1,4 +1,4 @@
-"""What a KTable snapshot is: the content of one store at the recovery point of one window. Pure."""
+"""A KTable snapshot: the content of one store at the recovery point of one window. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Final
@@ -20,7 +20,7 @@ from kstreams_assets.public_form import DAGSTER, JSON, Form, Timestamp, Value, o
 
 @dataclass(frozen=True, slots=True)
 class TableStore:
-    """A store of which tables are made.
+    """A store with tables.
 
     `topic` is its changelog; of a global table and of an optimised `table()` it is the source
     topic. `is_changelog_only`: the topic has no other role.
@@ -35,11 +35,11 @@ class TableStore:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPartition:
-    """Where a snapshot stands in one partition of its topic.
+    """The position of a snapshot in one partition of its topic.
 
-    It holds what the records in `[log_start, end)` outside `excluded` leave behind, as `rows` rows
+    It contains the result of the records in `[log_start, end)` outside `excluded`, as `rows` rows
     of about `bytes` bytes (keys, values, headers). `stream_time_ms` is the greatest window start,
-    session end or version timestamp seen, on which retention is counted; None before the first.
+    session end or version timestamp so far, from which retention is counted; None before the first.
     """
 
     partition: Int32
@@ -59,7 +59,8 @@ class SnapshotPartition:
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """A row that is kept but could not be read: null key, key of a wrong length, no decoding."""
+    """A row that is kept but could not be read: null key, key of a wrong length, failed
+    decoding."""
 
     partition: Int32
     offset: int
@@ -70,38 +71,38 @@ class RowProblem:
 class Snapshot:
     """One snapshot, a row of the table `ktable_snapshots`.
 
-    `recorded_at_ms` is set when it is stored.
-    What keeps it from being `proved` is a point that is not exact, or compaction before the backup.
+    `recorded_at_ms` is set when it is stored. It is not `proved` if its point is not exact, or if
+    the log was compacted before the backup.
     """
 
     application_id: ApplicationId
     store: Annotated[str, Column("State store.")]
     topic: TopicName
     window: Annotated[Window, WindowColumns]
-    point_id: Annotated[str, Column("The recovery point whose state it is.")]
+    point_id: Annotated[str, Column("The recovery point of the state.")]
     taken_at_ms: Annotated[int, Column("When that point was taken, epoch milliseconds.")]
-    proved: Annotated[bool, Column("Whether it is exactly the store's content at the point.")]
-    reason: Annotated[str, Column("Why it is, or why that cannot be proved.")]
+    proved: Annotated[bool, Column("Whether it exactly equals the store's content at the point.")]
+    reason: Annotated[str, Column("Why it is proved or not.")]
     base_window: Annotated[
         str | None,
         Column(
-            "Window of the earlier snapshot that it builds on; null: made from the begin of"
-            " the log."
+            "Window of the earlier snapshot that it is based on; null: made from the start of the"
+            " log."
         ),
     ]
-    fingerprint: Annotated[str, Column("The same for formats that give the same rows.")]
+    fingerprint: Annotated[str, Column("Equal for formats that produce the same rows.")]
     partitions: Annotated[
         tuple[SnapshotPartition, ...],
         Column(
-            "Of each partition: where in the log it stands, rows, bytes, the time on which"
+            "For each partition: its position in the log, rows, bytes, the time from which"
             " retention is counted."
         ),
     ]
-    records: Annotated[int, Column("Records read to make it.")]
+    records: Annotated[int, Column("Records that were read for it.")]
     problem_rows: Annotated[int, Column("Rows that could not be decoded.")] = 0
-    problems: Annotated[tuple[RowProblem, ...], Column("The first of them.")] = ()
-    delta_version: Annotated[int | None, Column("Version of the table that holds it.")] = None
-    took_ms: Annotated[int, Column("How long it took.")] = 0
+    problems: Annotated[tuple[RowProblem, ...], Column("The first of these rows.")] = ()
+    delta_version: Annotated[int | None, Column("Version of the table that contains it.")] = None
+    took_ms: Annotated[int, Column("Its duration.")] = 0
     run_id: RunId = ""
     recorded_at_ms: Annotated[
         int,
@@ -110,25 +111,25 @@ class Snapshot:
     written: Annotated[
         tuple[WrittenFile, ...],
         Column(
-            "The data files as they were right after they were written: path below the store's"
-            " table, bytes, rows and SHA-256 of each; compared before a restore or the next"
-            " snapshot uses them. Null in rows of earlier releases.",
+            "The data files right after writing: path below the store's table, bytes, rows and"
+            " SHA-256 of each; verified before a restore or the next snapshot uses them. Null in"
+            " rows of earlier releases.",
             nullable=True,
         ),
     ] = ()
 
     @property
     def rows(self) -> int:
-        """How many rows it has, those with a problem included."""
+        """The number of its rows, including those with a problem."""
         return sum(partition.rows for partition in self.partitions)
 
     @property
     def bytes(self) -> int:
-        """About how many bytes, uncompressed."""
+        """Its approximate size in bytes, uncompressed."""
         return sum(partition.bytes for partition in self.partitions)
 
 
-_FROM_BEGIN: Final = "none: from the log's begin"
+_FROM_BEGIN: Final = "none: from the start of the log"
 _PARTITION: Final = Form(
     SnapshotPartition,
     "partition",

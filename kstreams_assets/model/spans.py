@@ -1,4 +1,5 @@
-"""What is noted of a backup: windows, spans, gaps, contents, topics. Row classes, without Arrow."""
+"""Recorded facts of a backup: windows, spans, gaps, contents, topics. Row classes, without
+Arrow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,19 +12,19 @@ from kstreams_assets.offsets import TopicPartitionId
 
 
 class SpanKind(StrEnum):
-    """What the rows of the ledger under one key stand for."""
+    """The kinds of ledger rows under one key."""
 
     WINDOW = "window"
     """One closed window."""
     INCREMENT = "increment"
-    """What a follower backed up of a window before it closed; there are several."""
+    """A follower's backup of a part of a window before it closed; there are several."""
     MERGED = "merged"
     """Several windows, which `expire` merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanKey:
-    """What the key of a span says: `number` is that of an increment, 0 in other kinds."""
+    """The parsed key of a span: `number` is that of an increment, 0 for other kinds."""
 
     kind: SpanKind
     first_window: str
@@ -32,7 +33,7 @@ class SpanKey:
 
     @classmethod
     def of(cls, key: str) -> "SpanKey":
-        """Read a key, where nothing else is stored: names of folders, rows of earlier releases."""
+        """Parse a key if it is all that is stored: names of folders, rows of earlier releases."""
         window, is_increment, number = key.partition(_INCREMENT)
         if is_increment and number.isdigit():
             return cls(SpanKind.INCREMENT, window, window, int(number))
@@ -43,17 +44,17 @@ class SpanKey:
 
 
 _INCREMENT: Final = "+"
-"""Stands in keys of increments, between that of their window and their number."""
+"""Separates, in keys of increments, the key of their window and their number."""
 _MERGED: Final = "~"
-"""Stands in keys of merged windows, between the first and the last of them."""
+"""Separates, in keys of merged windows, the first and the last of them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
     """One time partition `[start_ms, end_ms)` of wall-clock time; `key` as in Dagster.
 
-    An increment is a part of one, a merged window stands for several: `first_window` and
-    `last_window` are keys of the windows of the schedule that it lies in or stands for.
+    An increment is a part of one, a merged window covers several: `first_window` and `last_window`
+    are the keys of its windows in the schedule.
     """
 
     start_ms: int
@@ -75,7 +76,7 @@ class Window:
 
     @property
     def is_merged(self) -> bool:
-        """Whether it stands for several windows, which `expire` merged."""
+        """Whether it covers several windows, which `expire` merged."""
         return self.kind is SpanKind.MERGED
 
     def increment(self, number: int, start_ms: int, end_ms: int) -> "Window":
@@ -91,14 +92,14 @@ class Window:
 
 
 def window_of(key: str) -> str:
-    """The key of the window that an increment is a part of; other keys as they are."""
+    """The key of an increment's window; other keys unchanged."""
     span = SpanKey.of(key)
     return span.first_window if span.kind is SpanKind.INCREMENT else key
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset of a partition in one life of its topic."""
+    """The next offset of a partition of one topic incarnation."""
 
     topic_id: str
     offset: int
@@ -106,10 +107,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan:
-    """A span that the ledger already holds: its edges are frozen.
+    """A span in the ledger: its edges are frozen.
 
-    `continues` says that it begins where the window before it ends; a span that begins a topic's
-    life (first window, new partition, recreated topic) says nothing about the window before it.
+    `continues`: it starts where the previous window ends. A span that starts a topic's incarnation
+    (first window, new partition, recreated topic) says nothing about the previous window.
     """
 
     window: Window
@@ -121,7 +122,7 @@ class RecordedSpan:
 
 
 class GapCause(StrEnum):
-    """Why offsets of a span hold no record in the backup."""
+    """Why offsets of a span have no record in the backup."""
 
     TRANSACTION_MARKER = "transaction_marker"
     ABORTED = "aborted"
@@ -137,16 +138,16 @@ class GapCause(StrEnum):
     """They were in a log that an unclean leader election truncated."""
     UNEXPLAINED = "unexplained"
     NOT_EXAMINED = "not_examined"
-    """The log could not be read or looked at in time; the next run does it again."""
+    """The log could not be read or inspected in time; the next run repeats it."""
     FOLDED = "folded"
-    """Earlier values of keys, which `expire` left out when it put windows together."""
+    """Earlier values of keys, which `expire` omitted when it merged windows."""
     EXPIRED = "expired"
-    """No recovery point that is kept needs them; `expire` dropped them."""
+    """No kept recovery point needs them; `expire` dropped them."""
     RESTORED = "restored"
-    """A restore of this warehouse wrote them: the records are those that it read from here."""
+    """A restore of this warehouse wrote them: their records came from this backup."""
     NOT_RESTORED = "not_restored"
-    """They came after the recovery point from which the application was restored. The offsets are
-    those of the log before the restore."""
+    """They came after the restored recovery point. The offsets are those of the log before the
+    restore."""
 
 
 LOSSES = frozenset(
@@ -158,7 +159,7 @@ LOSSES = frozenset(
         GapCause.NOT_RESTORED,
     }
 )
-"""Causes by which records that were committed are gone for good."""
+"""Causes by which committed records are permanently lost."""
 
 UNREAD = frozenset(
     {
@@ -171,19 +172,19 @@ UNREAD = frozenset(
         GapCause.RESTORED,
     }
 )
-"""Causes by which offsets of a span were never read, or are not held any more."""
+"""Causes by which offsets of a span were never read, or whose records were dropped."""
 
 
 UNKNOWN = frozenset({GapCause.UNEXPLAINED, GapCause.NOT_EXAMINED})
-"""Causes by which nobody knows whether committed records are missing."""
+"""Causes by which it is unknown whether committed records are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
     """`offsets` offsets inside `[start, end)` are missing for one cause.
 
-    `end` and `offsets` are None where nobody can know them any more (a topic was deleted before
-    its end was seen).
+    `end` and `offsets` are None if they can no longer be known (a topic was deleted before its end
+    was seen).
     """
 
     cause: GapCause
@@ -193,12 +194,12 @@ class Gap:
 
     @property
     def is_loss(self) -> bool:
-        """Whether committed records are gone for good."""
+        """Whether committed records are permanently lost."""
         return self.cause in LOSSES
 
     @property
     def is_of_this_log(self) -> bool:
-        """Whether the offsets are those of the span's own log, not of one before it."""
+        """Whether the offsets belong to the span's own log, not to an earlier one."""
         return self.end is not None and self.cause is not GapCause.NOT_RESTORED
 
     def describe(self) -> str:
@@ -212,7 +213,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class SpanPlan:
-    """One span: what the window holds, `[start, end)`, and of it to read `[read_start, end)`.
+    """One span of the window, `[start, end)`, and the part to read, `[read_start, end)`.
 
     `gaps` are known before anything is read; in the ledger they are among those of the result.
     """
@@ -223,7 +224,7 @@ class SpanPlan:
         Columns(
             topic=Column("Topic."),
             partition=Column(
-                "Partition; -1 in the one row of a topic that no recovery point knew yet.",
+                "Partition; -1 in the only row of a topic that no recovery point contained yet.",
                 type="int32",
             ),
         ),
@@ -231,10 +232,8 @@ class SpanPlan:
     topic_id: TopicId
     start: Annotated[int, Column("First offset of the span.")]
     end: Annotated[int, Column("Exclusive end of the span.")]
-    read_start: Annotated[
-        int, Column("First offset that was read; what lies before it is told in `gaps`.")
-    ]
-    continues: Annotated[bool, Column("Whether the span begins where the window before it ends.")]
+    read_start: Annotated[int, Column("First offset that was read; `gaps` explains earlier ones.")]
+    continues: Annotated[bool, Column("Whether the span starts where the previous window ends.")]
     gaps: tuple[Gap, ...] = ()
     log_start: Annotated[int, Column("Log start offset when the span was planned.")] = 0
 
@@ -245,17 +244,17 @@ class SpanPlan:
 
     @property
     def restored_end(self) -> int:
-        """Where that ends which a restore wrote, the start where none did."""
+        """End of the part that a restore wrote; the start without a restore."""
         ends = [gap.end or 0 for gap in self.gaps if gap.cause is GapCause.RESTORED]
         return max(ends, default=self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class SpanContent:
-    """What the table holds of one span.
+    """The contents of one span in the table.
 
-    To `bytes` each key, value and header adds four for its length. Offsets and timestamps are None
-    without records.
+    For `bytes` each key, value and header counts four more for its length. Offsets and timestamps
+    are None without records.
     """
 
     records: Annotated[int, Column("Records stored.")] = 0
@@ -279,9 +278,8 @@ class SpanContent:
     written: Annotated[
         tuple[WrittenFile, ...],
         Column(
-            "The data files as they were right after the backup: path below the records table,"
-            " bytes, records and SHA-256 of each. Restores compare them; null in rows of earlier"
-            " releases.",
+            "The data files right after the backup: path below the records table, bytes, records"
+            " and SHA-256 of each. Restores verify them; null in rows of earlier releases.",
             nullable=True,
             last=1,
         ),
@@ -290,10 +288,9 @@ class SpanContent:
 
 @dataclass(frozen=True, slots=True)
 class SpanResult:
-    """One span after its backup: the plan, the content and why the rest is missing.
+    """One span after its backup: the plan, the contents and the causes of gaps.
 
-    `kept` says that the records are those of an earlier run, because Kafka no longer holds all of
-    them.
+    `kept`: the records are those of an earlier run, because Kafka no longer has all of them.
     """
 
     plan: SpanPlan
@@ -306,24 +303,24 @@ class SpanResult:
     first_hole: Annotated[
         int | None,
         Column(
-            "Changelogs: lowest offset that the log did not hold any more after the span was"
-            " read (compaction, retention); null: contiguous."
+            "Changelogs: lowest offset that was missing in the log after the span was read"
+            " (compaction, retention); null: contiguous."
         ),
     ] = None
     contiguity_known: Annotated[
-        bool, Column("Whether that was looked at: changelogs only.", nullable=True)
+        bool, Column("Whether that was checked: changelogs only.", nullable=True)
     ] = False
     not_examined_because: str = ""
-    """Why the log could not be looked at in time; known to the run that tried."""
+    """Why the log could not be inspected in time; known only to the run that tried."""
 
     @property
     def is_examined(self) -> bool:
-        """Whether it was seen in the log why offsets have no record."""
+        """Whether the log was inspected for why offsets have no record."""
         return all(gap.cause is not GapCause.NOT_EXAMINED for gap in self.gaps)
 
     @property
     def is_unread(self) -> bool:
-        """Whether its records could not be read, and the next run has to read them."""
+        """Whether its records could not be read, so the next run has to read them."""
         return not self.is_examined and self.content.records == 0
 
     @property
@@ -333,12 +330,13 @@ class SpanResult:
 
     @property
     def losses(self) -> tuple[Gap, ...]:
-        """Gaps whose committed records are gone for good."""
+        """Gaps whose committed records are permanently lost."""
         return tuple(gap for gap in self.gaps if gap.is_loss)
 
     @property
     def unaccounted(self) -> int:
-        """Offsets of the span that are neither a record nor explained; negative: too many."""
+        """Offsets of the span without a record or an explanation; negative: too many
+        explanations."""
         explained = sum(
             gap.offsets or 0
             for gap in self.gaps
@@ -362,13 +360,13 @@ class TopicFacts:
     ]
     configs: Annotated[
         tuple[tuple[str, str], ...],
-        Column("Settings made on the topic itself, not the broker's defaults."),
+        Column("Settings of the topic itself, not the broker's defaults."),
     ]
     effective_configs: Annotated[
         tuple[tuple[str, str], ...],
         Column(
-            "The settings among these that decide which records stay and which are taken, with the"
-            " values that counted, set on the topic or not: `cleanup.policy`, `retention.*`,"
+            "The settings among these that decide which records are kept and accepted, with their"
+            " effective values, set on the topic or not: `cleanup.policy`, `retention.*`,"
             " `delete.retention.ms`, `*.compaction.lag.ms`, `max.*message.bytes`,"
             " `message.timestamp.*`; null in rows of earlier releases."
         ),
@@ -376,13 +374,13 @@ class TopicFacts:
 
     @property
     def known_configs(self) -> Mapping[str, str]:
-        """What counted for the topic as far as it is recorded: effective values, and its own."""
+        """The topic's settings as far as recorded: effective values, and its own."""
         return {**dict(self.effective_configs), **dict(self.configs)}
 
 
 @dataclass(frozen=True, slots=True)
 class NotedFacts:
-    """A topic as a backup noted it; `later`: only after the recovery point."""
+    """A topic as a backup recorded it; `later`: only after the recovery point."""
 
     facts: TopicFacts
     later: bool
@@ -402,6 +400,6 @@ class SpanId:
 
     @classmethod
     def of_file(cls, file: NewFile) -> Self:
-        """The one whose records a new file holds."""
+        """The id of the span whose records a new file contains."""
         partition = TopicPartitionId(file.values["topic"], file.about["partition"])
         return cls(file.values["window"], partition)

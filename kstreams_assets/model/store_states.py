@@ -1,4 +1,4 @@
-"""What the state of a store at a recovery point is made of."""
+"""The parts of a store's state at a recovery point."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """One partition: where the state stands, and what is read for it.
+    """One partition: the position of the state, and the records to read for it.
 
-    `ranges` of records are read from the backup (in order, disjoint). Of the base those rows count
-    whose offset lies in `base_rows`; None without a base. `saved` are the offsets of which records
-    that were saved with recovery points are looked up besides.
+    `ranges` of records are read from the backup (in order, disjoint). Of the base, the rows whose
+    offset is in `base_rows` count; None without a base. `saved` are the offsets whose records are
+    also looked up among those saved with recovery points.
     """
 
     cut: PartitionCut
@@ -31,9 +31,9 @@ class PartitionPlan:
 class StoreState:
     """The state of a store at a recovery point: a base, and records above it.
 
-    `base` is a snapshot that is there or is made before it is used: only where it stands counts.
-    `proved` says whether this is exactly the store's content, `reason` why. `records` and `bytes`
-    are those of the backup, without saved records.
+    `base` is a snapshot that exists or is made before it is used: only its position counts.
+    `proved`: whether this exactly equals the store's content; `reason` says why. `records` and
+    `bytes` are those of the backup, without saved records.
     """
 
     store: TableStore
@@ -49,11 +49,11 @@ class StoreState:
 def state_cuts(
     point: RecoveryPoint, topic: str, roles: TopicRoles = NO_ROLES
 ) -> list[PartitionCut]:
-    """Where the state that a topic holds stood at a point, by partition.
+    """The positions of a topic's state at a point, by partition.
 
-    The application has put an input that serves as changelog into its store up to the committed
-    offset, and nothing of it where it has not committed any. `roles` are those of the topic for
-    points of an earlier release, which do not say.
+    For an input that is also a changelog, the store contains the records up to the committed
+    offset, and none without a committed offset. `roles` are the topic's, for points of an earlier
+    release, which do not have them.
     """
     cuts = [
         cut if cut.roles else replace(cut, roles=roles)
@@ -66,26 +66,26 @@ def state_cuts(
 def choose_base(
     store: TableStore, cuts: Sequence[PartitionCut], snapshots: Iterable[Snapshot]
 ) -> Snapshot | None:
-    """The snapshot of the last window on which a state that stands at these cuts can build."""
+    """The snapshot of the last window on which a state at these cuts can be based."""
     fitting = (s for s in snapshots if _may_build_on(store, s, cuts))
     return max(fitting, key=lambda s: s.window, default=None)
 
 
 def plan_partitions(cuts: Iterable[PartitionCut], base: Snapshot | None) -> list[PartitionPlan]:
-    """What is to be read of each partition.
+    """The records to read of each partition.
 
-    Records of ranges that the base excluded lie below its end: everything from the first of them on
-    is read again, deletions too, and the base's rows from there on do not count.
+    Records of ranges that the base excluded are below its end: everything from the first of them is
+    read again, including deletions, and the base's rows from there on do not count.
     """
     stood = {part.partition: part for part in base.partitions} if base else {}
     return [_plan_partition(cut, stood.get(cut.partition)) for cut in cuts]
 
 
 def with_saved(part: PartitionPlan, thinned: Iterable[OffsetRange]) -> PartitionPlan:
-    """The same with the offsets whose records may have been saved with recovery points.
+    """A copy with the offsets whose records may have been saved with recovery points.
 
-    From where the point itself saved them on; and where backups were thinned out before they were
-    read, since an earlier point may have saved what they lack.
+    These are offsets that the point itself saved, and holes in backups that were already compacted
+    when they were read, because an earlier point may have saved the missing records.
     """
     wanted = list(thinned)
     if part.cut.saved_from is not None:
@@ -94,7 +94,7 @@ def with_saved(part: PartitionPlan, thinned: Iterable[OffsetRange]) -> Partition
 
 
 def saved_cuts(parts: Iterable[PartitionPlan]) -> Mapping[TopicPartitionId, PartitionCut]:
-    """Cuts that have saved exactly the offsets that are to be looked up."""
+    """Cuts that have saved exactly the offsets to look up."""
     cuts = {}
     for part in parts:
         if part.saved:
@@ -130,11 +130,11 @@ def _may_build_on(store: TableStore, base: Snapshot, cuts: Sequence[PartitionCut
 
 
 def _follows(part: SnapshotPartition, cut: PartitionCut, *, versioned: bool) -> bool:
-    """Whether nothing is in the base that is not in the cut, deleted or expired records aside."""
+    """Whether the base contains only records of the cut, except deleted or expired ones."""
     if part.topic_id != cut.topic_id or part.end > cut.end or part.log_start > cut.log_start:
         return False
     if versioned and (part.excluded or part.log_start != cut.log_start):
-        # Which late versions a store takes depends on all the records before them.
+        # A store's decision about late versions depends on all the records before them.
         return False
     return all(
         RangeSet(part.excluded).covers(bad.start, bad.end)
@@ -156,7 +156,7 @@ def _plan_partition(cut: PartitionCut, base: SnapshotPartition | None) -> Partit
 def base_ranges(
     state: StoreState, base: Snapshot | None
 ) -> Mapping[int, Sequence[OffsetRange]] | None:
-    """The rows of the base that count; None where all of them do."""
+    """The rows of the base that count; None for all."""
     if base is None:
         return None
     stood = {part.partition: part for part in base.partitions}

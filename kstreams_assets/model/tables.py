@@ -1,8 +1,8 @@
 """Every small table of a warehouse, declared once.
 
-The order of copies, checks of layout, verification, reference pages and the places of tables
-follow from these declarations. `records` and the tables of state stores are not among them: those
-are made of data files, one table for each application and store.
+The order of copies, checks of layout, verification, reference pages and the places of tables follow
+from these declarations. `records` and the tables of state stores are not included: they consist of
+data files, one table for each application and store.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ _DAY_MS: Final = 86_400_000
 class Lock(Enum):
     """The locks of a warehouse, in the order in which they may be taken together.
 
-    A lock that comes later may be taken while an earlier one is held, never the other way round:
-    so no two processes wait for each other. The value is the name of the lock's file.
+    A later lock may be taken while an earlier one is held, never the other way round, so no two
+    processes wait for each other. The value is the name of the lock's file.
     """
 
     FOLLOWER = "followers/{application_id}"
@@ -43,13 +43,14 @@ class Lock(Enum):
     REPORTS_SENSOR = "dagster-reports/{application_id}"
     """One tick of a sensor; two daemons may tick at once."""
     RESTORE = "restore-{of}"
-    """What is written to one group on one target cluster (`of`: `<cluster id>-<group>`)."""
+    """Writes to one group on one target cluster (`of`: `<cluster id>-<group>`)."""
     MERGE = "fold/{application_id}"
-    """One run at a time merges increments or windows: it takes away what others would read."""
+    """Only one run at a time merges increments or windows, because it removes what others would
+    read."""
     APPLICATION = "{application_id}"
-    """What is committed to the records, ledger, snapshots and topics of an application."""
+    """Commits to the records, ledger, snapshots and topics of an application."""
     RECORDER = "recorder/{application_id}"
-    """Recovery points are taken, dropped and pinned."""
+    """Taking, dropping and pinning recovery points."""
 
     @property
     def rank(self) -> int:
@@ -59,10 +60,11 @@ class Lock(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Columns that rows of earlier releases do not have, and that follow from one that they have.
+    """Columns that are missing in rows of earlier releases, and that follow from an existing
+    column.
 
-    `of` gives their values for a value of `source`. Readers see them in all rows; the first writer
-    writes files without them again.
+    `of` computes their values from a value of `source`. Readers see them in all rows; the first
+    writer rewrites files without them.
     """
 
     source: str
@@ -72,12 +74,12 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec(Generic[R]):
-    """One table: its name, the class of its rows, what it is for, how its files lie.
+    """One table: its name, the class of its rows, its purpose, the layout of its files.
 
-    `written_under` is the lock whose holder writes it; a new holder fences it. None: rows are
-    added without a lock. `is_state`: restores, drills and checks write it, so that it lies with
-    `state_in` where the warehouse itself is only read. `derived`: what rows of earlier releases
-    lack. The others are as in `Table`.
+    `written_under` is the lock whose holder writes it; a new holder fences it. None: rows are added
+    without a lock. `is_state`: restores, drills and checks write it, so it is in `state_in` if the
+    warehouse itself is read-only. `derived`: missing columns of earlier releases. The others are as
+    in `Table`.
     """
 
     name: str
@@ -116,7 +118,7 @@ RECOVERY_POINTS: Final = TableSpec(
     grows_along="taken_at_ms",
     statistics=("taken_at_ms", "id", "sequence"),
     written_under=Lock.RECORDER,
-    small_files=128,  # rounds of maintenance come before; this is for where there are none
+    small_files=128,  # maintenance rounds merge earlier; this is for the case without them
 )
 SAVED_RECORDS: Final = TableSpec(
     "recovery_point_records",
@@ -127,12 +129,12 @@ SAVED_RECORDS: Final = TableSpec(
     statistics=("recovery_point_id", "topic", "partition", "offset"),
     written_under=Lock.RECORDER,
     bulky=True,
-    small_files=128,  # as those of the points
+    small_files=128,  # as for the points
 )
 PINS: Final = TableSpec(
     "pins",
     Pin,
-    "Recovery points that stay until they are unpinned (`recovery-points pin`).",
+    "Recovery points that are kept until they are unpinned (`recovery-points pin`).",
     grows_along="pinned_at_ms",
     written_under=Lock.RECORDER,
 )
@@ -149,9 +151,8 @@ WINDOWS: Final = TableSpec(
 INCREMENTS: Final = TableSpec(
     "increments",
     LedgerEntry,
-    "What a follower has backed up of windows that are open, in order: rows as in"
-    " `windows`, with the window's key, `+` and a number as `window`. They go when the"
-    " window's own rows have come.",
+    "A follower's backups of open windows, in order: rows as in `windows`, with the window's key,"
+    " `+` and a number as `window`. They are removed once the window's own rows exist.",
     grows_along="window_start_ms",
     statistics=_LEDGER_STATISTICS,
     written_under=Lock.APPLICATION,
@@ -179,7 +180,7 @@ RESTORES: Final = TableSpec(
 OFFSET_MAPS: Final = TableSpec(
     "offset_maps",
     MapRow,
-    "Where restored records went: source offsets to target offsets, run by run.",
+    "Positions of restored records: source offsets to target offsets, run by run.",
     grows_along="restore_id",
     statistics=("restore_id", "topic", "partition", "source_start"),
     written_under=Lock.RESTORE,
@@ -197,7 +198,7 @@ SNAPSHOTS: Final = TableSpec(
 SCHEMAS: Final = TableSpec(
     "schemas",
     StoredSchema,
-    "Schemas of Avro and Protobuf records, as the registry had them.",
+    "Schemas of Avro and Protobuf records, copied from the registry.",
     grows_along="saved_at_ms",
     statistics=("id", "saved_at_ms"),
 )
@@ -213,7 +214,7 @@ FINDINGS: Final = TableSpec(
 RESULTS: Final = TableSpec(
     "completeness_results",
     RuleResult,
-    "How completeness rules came out, one row for each evaluation of each rule.",
+    "Results of completeness rules, one row for each evaluation of each rule.",
     grows_along="evaluated_at_ms",
     statistics=("evaluated_at_ms", "window", "point_id", "run_id"),
     is_state=True,
@@ -229,7 +230,7 @@ DRILLS: Final = TableSpec(
 VERIFICATIONS: Final = TableSpec(
     "verifications",
     StoredVerification,
-    "Looks at the whole warehouse (`verify`), one row each; kept for 400 days.",
+    "Verifications of the whole warehouse (`verify`), one row each; kept for 400 days.",
     grows_along="verified_at_ms",
     statistics=("verified_at_ms",),
     is_state=True,
@@ -252,7 +253,7 @@ TABLES: Final[tuple[TableSpec[Any], ...]] = (
     DRILLS,
     VERIFICATIONS,
 )
-"""All of them, in the order in which they are copied: what refers to rows comes before them."""
+"""All tables, in the order in which they are copied: references come before their targets."""
 CONTROL_TABLES: Final = tuple(table.name for table in TABLES)
 STATE_TABLES: Final = frozenset(table.name for table in TABLES if table.is_state)
 

@@ -303,7 +303,7 @@ class Recorder:
         # Checked after the last sample of any method: an answer may be a deposed leader's.
         self.between("leaders")
         left_s = start.monotonic_s + _BROKERS_S - time.monotonic()
-        uncertainty = self.cluster.leader_doubt(scene.group, wait_s=max(0.0, left_s))
+        uncertainty = self.cluster.stale_leader_check(scene.group, wait_s=max(0.0, left_s))
         return NotTaken(uncertainty, again=True) if uncertainty else (positions, completed)
 
     def _newest_exact(self, safe: Safe) -> RecoveryPoint | None:

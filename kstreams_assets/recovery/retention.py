@@ -12,7 +12,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from kstreams_assets.calendar import WindowCalendar
-from kstreams_assets.model.point import PointInstant, in_force, in_order
+from kstreams_assets.model.point import PointInstant, effective_points, in_order
 from kstreams_assets.model.point_bounds import at_edges
 from kstreams_assets.model.restorability import RANK, PointStatus, Restores
 from kstreams_assets.offsets import TopicPartitionId
@@ -186,7 +186,7 @@ def recorder_lines(
     """
     if not points:
         return []
-    ordered = in_force(points)
+    ordered = effective_points(points)
     lines: list[Line] = [
         (ENDS_WINDOW, at_edges(ordered, edges_ms)),
         (ALL, {p.id for p in points if p.taken_at_ms >= keep_all_from_ms or p.closes_window}),
@@ -236,7 +236,7 @@ def _policy_lines(
     exact = (i.id for i in reversed(backed_up) if _restorability(status_of, i.id) is Restores.EXACT)
     yield MINIMUM, [point_id for point_id, _ in zip(exact, range(policy.minimum), strict=False)]
     if ordered:
-        yield NEWEST, {ordered[-1].id, in_force(ordered)[-1].id}
+        yield NEWEST, {ordered[-1].id, effective_points(ordered)[-1].id}
 
 
 def _restorability(status_of: StatusOf, point_id: str) -> Restores:

@@ -44,7 +44,7 @@ def incarnations(
 ) -> Incarnations:
     """Return the incarnation of each partition of earlier cuts, if its topic still has its id.
 
-    Only as good as the leaders that answer: `KafkaCluster.leader_doubt` must find nothing
+    Only as good as the leaders that answer: `KafkaCluster.stale_leader_check` must find nothing
     afterwards. A cut without a leader epoch shows a truncation only while the log ends below it.
     """
     cuts = {cut.id: cut for cut in known if topic_ids.get(cut.topic) == topic_id_of(cut.topic_id)}

@@ -1,1 +1,1 @@
-"""The folder that holds every table of the backups: paths, layout version, locks."""
+"""The tables of the backups in a warehouse: paths, layout version, locks."""

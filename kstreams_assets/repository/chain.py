@@ -1,8 +1,8 @@
-"""What ties a control table together: digests in the names of its files, and a chain of commits.
+"""The integrity of a control table: digests in the names of its files, and a chain of commits.
 
-The name of each file of a table ends with the SHA-256 of its bytes. Each commit notes the digest of
-all names that belong to the table then (`root`), and the digest of the log's entry before it
-(`previous`); with a private key it is signed. So whoever has the newest entry knows each byte.
+The name of each file of a table ends with the SHA-256 of its bytes. Each commit records the digest
+of the names of all current files (`root`), and the digest of the previous entry of the log
+(`previous`); with a private key it is signed. The newest entry therefore determines each byte.
 """
 
 import base64
@@ -51,39 +51,39 @@ if TYPE_CHECKING:
     )
 
 METADATA: Final = "kstreams_assets"
-"""What a commit's link is called in Delta's log."""
+"""The name of a commit's link in Delta's log."""
 SIGNING_KEY: Final = "KSTREAMS_ASSETS_SIGNING_KEY"
-"""The environment's variable with the path of a private key (Ed25519, PEM)."""
+"""The environment variable with the path of a private key (Ed25519, PEM)."""
 
 _OTHER_LOG: Final = re.compile(r"\d{20}\.(checkpoint\..+|\d{20}\.compacted\.json)")
-"""Files that readers of Delta take in place of entries, and that this release never writes."""
+"""Files that readers of Delta accept instead of entries, and that this release never writes."""
 _THREADS: Final = 4
 _LOOKS: Final = 3
 _BROUGHT_BACK: Final = (
-    "Something else than kstreams-assets changed or damaged it. Bring the table back from a copy of"
-    " the warehouse; do not delete what is there."
+    "Another program than kstreams-assets changed or damaged it. Restore the table from a copy of"
+    " the warehouse; do not delete the existing files."
 )
 _OLDER: Final = (
-    f"{_BROUGHT_BACK} If an older state was brought back on purpose, say so once: kstreams-assets"
+    f"{_BROUGHT_BACK} If you restored an older state on purpose, confirm it once: kstreams-assets"
     " verify --accept REASON."
 )
 _FOREIGN: Final = (
-    "Nothing but kstreams-assets may write this table. Bring it back from a copy of the warehouse"
-    " as it was before that entry."
+    "Only kstreams-assets may write this table. Restore it from a copy of the warehouse that is"
+    " older than that entry."
 )
 _UNSIGNED: Final = (
-    f"Find out who committed it. Every process that writes the warehouse needs the key"
+    "Find out who committed it. Every process that writes the warehouse needs the key"
     f" ({SIGNING_KEY}); verify with the public key that belongs to it. If the commit is your own,"
-    " of before the key was in use, say so once: kstreams-assets verify --accept REASON."
+    " from before the key was in use, confirm it once: kstreams-assets verify --accept REASON."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a commit says of the table: `previous` and `root` are SHA-256 in hex, `signature` is
-    base64. `previous` is empty where there was no entry before. `unsigned` is the last version
-    before it without a valid signature: a signature vouches for no more than came after that,
-    however long ago its entry expired; None where there is none."""
+    """A commit's statement about the table: `previous` and `root` are SHA-256 in hex, `signature`
+    is base64. `previous` is empty for the first entry. `unsigned` is the last earlier version
+    without a valid signature: a signature vouches only for later versions, however long ago that
+    entry expired; None if there is none."""
 
     previous: str
     root: str
@@ -115,12 +115,12 @@ def root_of(paths: Iterable[str]) -> str:
 
 
 def file_name(content: bytes | memoryview, unique: str) -> str:
-    """The name of a new file; `unique` tells two of the same bytes apart."""
+    """The name of a new file; `unique` distinguishes files with the same bytes."""
     return f"part-{unique}-{hashlib.sha256(content).hexdigest()}.parquet"
 
 
 def partition_folder(application_id: str) -> str:
-    """The folder of an application's files, as Hive calls it."""
+    """The folder of an application's files, with Hive's name."""
     return disk_name(f"application_id={quote(application_id, safe='')}")
 
 
@@ -130,7 +130,7 @@ def active_paths(table: DeltaTable) -> list[str]:
 
 
 def link_after(path: StorePath, name: str, version: int, files: Iterable[str]) -> Mapping[str, Any]:
-    """What the commit after a version carries as metadata; `files` belong to the table then.
+    """The metadata of the commit after a version; `files` then belong to the table.
 
     Raises:
         ConfigurationError: The signing key cannot be used.
@@ -138,25 +138,25 @@ def link_after(path: StorePath, name: str, version: int, files: Iterable[str]) -
     """
     before: _Entry | None = None
     if version >= 0:
-        with suppress(FileNotFoundError):  # An earlier release has dropped it.
+        with suppress(FileNotFoundError):  # An earlier release has deleted it.
             before = _entry(version, entry_path(path, version).read_bytes())
     link = Link(before.digest if before else "", root_of(files), None)
-    told: dict[str, object] = {"previous": link.previous, "root": link.root}
+    document: dict[str, object] = {"previous": link.previous, "root": link.root}
     key_file = os.environ.get(SIGNING_KEY)
     if key_file:
         key = private_key(Path(key_file))
         link = replace(link, unsigned=_last_unsigned(before, name, version, key.public_key()))
         if link.unsigned is not None:
-            told["unsigned"] = link.unsigned
+            document["unsigned"] = link.unsigned
         signature = key.sign(link.signed(name, version + 1))
-        told["signature"] = base64.b64encode(signature).decode()
-    return {METADATA: json.dumps(told, separators=(",", ":"))}
+        document["signature"] = base64.b64encode(signature).decode()
+    return {METADATA: json.dumps(document, separators=(",", ":"))}
 
 
 def _last_unsigned(
     before: "_Entry | None", name: str, version: int, key: "Ed25519PublicKey"
 ) -> int | None:
-    """The last version up to this one, whose entry is `before`, that nobody signed with a key."""
+    """The last version without the key's signature, up to this one, whose entry is `before`."""
     if version < 0:
         return None
     link = None if before is None else before.link
@@ -166,7 +166,7 @@ def _last_unsigned(
 
 
 def private_key(file: Path) -> "Ed25519PrivateKey":
-    """The key that commits are signed with.
+    """The key that signs commits.
 
     Raises:
         ConfigurationError: It cannot be read, or is of another kind.
@@ -188,12 +188,12 @@ def _private_key(file: Path, _changed_ns: int) -> "Ed25519PrivateKey":
 
     key = load_pem_private_key(file.read_bytes(), None)
     if not isinstance(key, Ed25519PrivateKey):
-        raise TypeError("it is no Ed25519 key")
+        raise TypeError("it is not an Ed25519 key")
     return key
 
 
 def public_key_at(file: Path) -> "Ed25519PublicKey":
-    """The key that signatures are verified with.
+    """The key that verifies signatures.
 
     Raises:
         ConfigurationError: It cannot be read, or is of another kind.
@@ -204,7 +204,7 @@ def public_key_at(file: Path) -> "Ed25519PublicKey":
     try:
         key = load_pem_public_key(file.read_bytes())
         if not isinstance(key, Ed25519PublicKey):
-            raise TypeError("it is no Ed25519 key")
+            raise TypeError("it is not an Ed25519 key")
     except (OSError, ValueError, TypeError) as error:
         raise ConfigurationError(
             f"The public key {file} cannot be used: {_first_line(error)}.",
@@ -215,11 +215,11 @@ def public_key_at(file: Path) -> "Ed25519PublicKey":
 
 
 def require_linked(path: StorePath, name: str, table: DeltaTable) -> None:
-    """Refuse a table whose files are not those that its newest commit noted.
+    """Refuse a table whose files differ from those that its newest commit recorded.
 
     Raises:
-        StoredDataError: They are not, or something else has committed to it.
-        FileNotFoundError: An entry of the log is not there (any more).
+        StoredDataError: They differ, or another program has committed to it.
+        FileNotFoundError: An entry of the log does not exist (any more).
     """
     version = table.version()
     while True:
@@ -229,14 +229,14 @@ def require_linked(path: StorePath, name: str, table: DeltaTable) -> None:
         if entry.link is not None:
             break
         if entry.changes_files:
-            problem = f"{_entry_name(version)} was written by something else than kstreams-assets"
+            problem = f"{_entry_name(version)} was written by another program than kstreams-assets"
             raise stored_data_error(name, problem, _FOREIGN)
         version -= 1
     actions = _actions(table)
     paths = [path_in_table(path) for path in actions["path"].to_pylist()]
     if root_of(paths) != entry.link.root:
         raise stored_data_error(
-            name, f"its log does not give the files that {_entry_name(version)} was committed with"
+            name, f"its log does not have the files of the commit {_entry_name(version)}"
         )
     strange = _in_wrong_folder(paths, actions)
     if strange is not None:
@@ -249,7 +249,7 @@ def stored_data_error(name: str, problem: str, remedy: str = _BROUGHT_BACK) -> S
 
 
 def _in_wrong_folder(paths: Sequence[str], actions: pa.Table) -> str | None:
-    """A file that the log gives to another application than its path says."""
+    """A file that the log assigns to another application than its path."""
     applications = actions["partition.application_id"].to_pylist()
     for path, application_id in zip(paths, applications, strict=True):
         folder = path.partition("/")[0]
@@ -260,21 +260,21 @@ def _in_wrong_folder(paths: Sequence[str], actions: pa.Table) -> str | None:
 
 
 _NOT_SIGNED: Final = "is not signed"
-_STRANGE: Final = "is not the file that was written: its SHA-256 is not the one in its name"
+_STRANGE: Final = "is not the original file: its SHA-256 differs from the one in its name"
 
 
 class Verified:
-    """Files of a disk that this process has found to be what their names say."""
+    """Files on a disk whose content this process has found to match their names."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[int, ...]] = {}
 
     def require(self, table: Path, name: str, files: Sequence[str]) -> None:
-        """Read what has changed or is new; `files` are relative to the table.
+        """Read changed and new files; `files` are relative to the table.
 
         Raises:
-            StoredDataError: A file is not the one that was written.
-            OSError: One cannot be read.
+            StoredDataError: A file is not the original one.
+            OSError: A file cannot be read.
         """
         todo: list[tuple[str, Path, tuple[int, ...]]] = []
         for file in files:
@@ -304,10 +304,10 @@ _MOST_KNOWN: Final = 50_000
 
 
 def require_content(name: str, file: str, content: bytes) -> None:
-    """Refuse the bytes of a file that are not those that its name tells of.
+    """Refuse file contents that do not match the digest in the file's name.
 
     Raises:
-        StoredDataError: They are not.
+        StoredDataError: They do not match.
     """
     digest = digest_in(file)
     if digest is not None and hashlib.sha256(content).hexdigest() != digest:
@@ -315,9 +315,9 @@ def require_content(name: str, file: str, content: bytes) -> None:
 
 
 def expired_entries(names: Iterable[str], before: int) -> list[str]:
-    """Entries and checkpoints of a log that lie before a version, oldest first.
+    """Entries and checkpoints of a log before a version, oldest first.
 
-    In this order they are deleted, so that there is never a gap behind what is left.
+    They are deleted in this order, so that the remaining ones have no gap.
     """
     found = [(_version_of(name), name.endswith(".parquet"), name) for name in names]
     known = [(v, is_checkpoint, name) for v, is_checkpoint, name in found if v is not None]
@@ -330,7 +330,7 @@ def _version_of(name: str) -> int | None:
 
 
 def head(path: StorePath) -> Head | None:
-    """The newest entry of a table's log; None while nobody has written the table.
+    """The newest entry of a table's log; None for a table that was never written.
 
     Raises:
         OSError: The log cannot be read.
@@ -343,9 +343,9 @@ def head(path: StorePath) -> Head | None:
 
 
 def shortened(path: StorePath, name: str, seen: Head) -> Damage | None:
-    """What says that commits which were there before are gone from a table.
+    """Evidence that earlier commits of a table are missing.
 
-    `seen` is what `head` gave earlier.
+    `seen` is an earlier result of `head`.
 
     Raises:
         OSError: The log cannot be read.
@@ -354,7 +354,7 @@ def shortened(path: StorePath, name: str, seen: Head) -> Damage | None:
     file = _entry_name(seen.version)
     if not versions or versions[-1] < seen.version:
         last = f"ends at version {versions[-1]}" if versions else "is gone"
-        problem = f"its log {last}, and had version {seen.version} before"
+        problem = f"its log {last}, but had version {seen.version} before"
         return _damage(name, file, problem, _OLDER)
     digest = None
     if seen.version in versions:
@@ -365,17 +365,17 @@ def shortened(path: StorePath, name: str, seen: Head) -> Damage | None:
         digest = None if link is None else link.previous
     if digest in (None, seen.digest):
         return None
-    return _damage(name, file, "is another entry than the one that was there", _OLDER)
+    return _damage(name, file, "is not the earlier entry", _OLDER)
 
 
 def _damage(table: str, file: str, problem: str, remedy: str = _BROUGHT_BACK) -> Damage:
-    """What is wrong with a file of a control table; `file` is relative to the table."""
+    """The damage of a file of a control table; `file` is relative to the table."""
     return Damage(DamageKind.TABLE, f"{table}/{file}", problem, remedy)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An entry of the log; `problem` says why it cannot be read."""
+    """An entry of the log; `problem` is the reason if it cannot be read."""
 
     version: int
     digest: str
@@ -388,8 +388,8 @@ def _entry(version: int, content: bytes) -> _Entry:
     digest = hashlib.sha256(content).hexdigest()
     try:
         actions = [json.loads(line) for line in content.decode().split("\n") if line.strip()]
-        told = [action["commitInfo"].get(METADATA) for action in actions if "commitInfo" in action]
-        link = next((_link(text) for text in told if text is not None), None)
+        texts = [action["commitInfo"].get(METADATA) for action in actions if "commitInfo" in action]
+        link = next((_link(text) for text in texts if text is not None), None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"cannot be read ({_first_line(error)})"
         return _Entry(version, digest, problem=problem)
@@ -400,12 +400,12 @@ def _entry(version: int, content: bytes) -> _Entry:
 
 
 def _link(text: str) -> Link:
-    told = json.loads(text)
-    unsigned = told.get("unsigned")
+    document = json.loads(text)
+    unsigned = document.get("unsigned")
     return Link(
-        str(told["previous"]),
-        str(told["root"]),
-        told.get("signature"),
+        str(document["previous"]),
+        str(document["root"]),
+        document.get("signature"),
         None if unsigned is None else int(unsigned),
     )
 
@@ -418,19 +418,19 @@ def table_problems(
     public_key: Path | None = None,
     throttle: Callable[[int], None] | None = None,
 ) -> list[Damage]:
-    """What is wrong with a control table, by file; nothing where nobody has written it.
+    """The damage of a control table, by file; empty for a table that was never written.
 
-    Log, checkpoints, existence and sizes of files; with `read` every byte of them, before which
-    `throttle` is told how many it will be. Entries have to be signed if a public key is given.
-    Others may write the table meanwhile.
+    Checks log, checkpoints, existence and sizes of files; with `read` also every byte of them.
+    `throttle` is called with the number of bytes before they are read. Entries must be signed if a
+    public key is given. Other processes may write the table in the meantime.
 
     Raises:
         ConfigurationError: The public key cannot be used.
         OSError: The folder or the store cannot be read at all.
     """
     key = None if public_key is None else public_key_at(public_key)
-    # While others commit and tidy, a look at the files may be of several moments: what is wrong
-    # stays wrong.
+    # While others commit and tidy up, one inspection may see several states; real damage stays
+    # visible.
     found, state = _Look(path, name, key).problems(), log_names(path)
     for _ in range(_LOOKS - 1):
         if not found:
@@ -449,7 +449,7 @@ def table_problems(
 
 
 class _Look:
-    """One look at a table."""
+    """One inspection of a table."""
 
     def __init__(self, path: StorePath, name: str, key: "Ed25519PublicKey | None") -> None:
         self._path, self._name, self._key = path, name, key
@@ -464,11 +464,11 @@ class _Look:
                 self._add(LOG, "has no entry, although the table has files")
             return self._found
         if copied_from(self._path) is not None:
-            # What expired between two runs of a copy was never copied, and what was stays.
+            # Entries that expired between two runs of a copy were never copied; earlier ones stay.
             versions = _without_gap(versions)
         entries = self._entries(versions)
         for strange in sorted(name for name in names if _is_other_log(name)):
-            self._add(f"{LOG}/{strange}", "was written by something else", _FOREIGN)
+            self._add(f"{LOG}/{strange}", "was written by another program", _FOREIGN)
         self._gaps(versions, checkpoints)
         self._links(entries)
         if self._key is not None:
@@ -500,24 +500,25 @@ class _Look:
         if versions[0] > 0 and not any(c >= versions[0] - 1 for c in checkpoints):
             self._add(_entry_name(versions[0] - 1), "is missing, and there is no checkpoint for it")
         if checkpoints and checkpoints[-1] > versions[-1]:
-            self._add(_entry_name(checkpoints[-1]), "is missing, its checkpoint is there")
+            self._add(_entry_name(checkpoints[-1]), "is missing, but its checkpoint exists")
 
     def _links(self, entries: Mapping[int, _Entry]) -> None:
         linked = False
         for version, entry in sorted(entries.items()):
             if entry.link is None:
                 if linked and entry.changes_files:
-                    problem = "was written by something else than kstreams-assets"
+                    problem = "was written by another program than kstreams-assets"
                     self._add(_entry_name(version), problem, _FOREIGN)
                 continue
             linked = True
             before = entries.get(version - 1)
             if before is not None and before.digest and before.digest != entry.link.previous:
-                problem = "is not the entry that was committed: the next one has another SHA-256"
+                problem = "differs from the committed entry: the next one has another SHA-256"
                 self._add(_entry_name(version - 1), problem)
 
     def _signatures(self, entries: Mapping[int, _Entry], key: "Ed25519PublicKey") -> None:
-        """Every entry has to be signed, also one without a link, as any other program writes it."""
+        """Every entry must be signed, including entries without a link, which other programs
+        write."""
         unsigned: int | None = None
         for version, entry in sorted(entries.items()):
             if entry.problem:
@@ -539,13 +540,13 @@ class _Look:
             try:
                 paths = _checkpoint_paths(self._path / file)
             except FileNotFoundError:
-                continue  # It expired a moment ago.
+                continue  # It expired just now.
             except (OSError, pa.ArrowException) as error:
                 self._add(file, f"cannot be read ({_first_line(error)})")
                 continue
             entry = _linked(entries, version)
             if entry is not None and root_of(paths) != entry.root:
-                self._add(file, f"does not give the files that version {version} has")
+                self._add(file, f"does not have the files of version {version}")
         if "_last_checkpoint" in names:
             file = f"{LOG}/_last_checkpoint"
             try:
@@ -554,7 +555,7 @@ class _Look:
                 self._add(file, f"cannot be read ({_first_line(error)})")
                 return
             if version not in checkpoints:
-                self._add(file, f"tells of a checkpoint of version {version}, which is missing")
+                self._add(file, f"refers to a checkpoint of version {version}, which is missing")
 
     def _files(self, newest: int, entries: Mapping[int, _Entry]) -> None:
         try:
@@ -571,12 +572,12 @@ class _Look:
         link = _linked(entries, version)
         is_ours = is_linked(table.metadata().configuration)
         if self._key is not None and not is_ours:
-            self._add(LOG, "is one of an earlier release, which signed nothing", _UNSIGNED)
+            self._add(LOG, "was written by an earlier release, which signed nothing", _UNSIGNED)
         if link is None and is_ours and not self._found:
-            problem = "was written by something else than kstreams-assets"
+            problem = "was written by another program than kstreams-assets"
             self._add(_entry_name(version), problem, _FOREIGN)
         if link is not None and root_of(paths) != link.root:
-            problem = f"does not give the files that version {version} was committed with"
+            problem = f"does not have the files that version {version} was committed with"
             self._add(LOG, problem)
         strange = _in_wrong_folder(paths, actions)
         if strange is not None:
@@ -590,13 +591,13 @@ def _is_other_log(name: str) -> bool:
 
 
 def _without_gap(versions: Sequence[int]) -> list[int]:
-    """The last of these versions, as far back as none is missing."""
+    """The last of these versions without a gap."""
     missing = set(range(versions[0], versions[-1])) - set(versions)
     return [version for version in versions if version > max(missing, default=-1)]
 
 
 def _linked(entries: Mapping[int, _Entry], version: int) -> Link | None:
-    """The link that tells of the files at a version, as far as it is known."""
+    """The link that describes the files at a version, if known."""
     while (entry := entries.get(version)) is not None and not entry.problem:
         if entry.link is not None:
             return entry.link
@@ -607,7 +608,7 @@ def _linked(entries: Mapping[int, _Entry], version: int) -> Link | None:
 
 
 def _expected(path: StorePath, actions: pa.Table) -> list[ExpectedFile]:
-    """The files of a log, as it has them; their digests are in their names."""
+    """The files in a log; their digests are in their names."""
     files = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     return [
         ExpectedFile(path, file, size, digest_in(file), kind=DamageKind.TABLE)
@@ -644,13 +645,13 @@ def _read(path: StorePath, name: str, throttle: Callable[[int], None] | None) ->
         problems |= {file: problem for file, problem in found if problem}
     if not problems:
         return []
-    # What others have put together while we read may be gone from the table and the folder.
+    # Files that others have merged in the meantime may be missing from the table and the folder.
     still = set(active_paths(delta_table(path)))
     return [_damage(name, file, problem) for file, problem in problems.items() if file in still]
 
 
 def _statistics_problem(file: StorePath, action: Mapping[str, Any]) -> str | None:
-    """What the log says of a file, by which readers pass over files, has to be true."""
+    """Check the statistics in the log, by which readers skip files."""
     metadata = pq.ParquetFile(store_at(file).readable()).metadata
     rows = action["num_records"]
     if rows is not None and rows != metadata.num_rows:
@@ -661,11 +662,11 @@ def _statistics_problem(file: StorePath, action: Mapping[str, Any]) -> str | Non
             column = columns.column(number)
             low = action.get(f"min.{column.path_in_schema}")
             high = action.get(f"max.{column.path_in_schema}")
-            told = column.statistics
-            if low is None or high is None or told is None or not told.has_min_max:
+            statistics = column.statistics
+            if low is None or high is None or statistics is None or not statistics.has_min_max:
                 continue
-            if told.min < low or told.max > high:
-                return f"has values of {column.path_in_schema} that its entry in the log excludes"
+            if statistics.min < low or statistics.max > high:
+                return f"has values of {column.path_in_schema} outside the range in its log entry"
     return None
 
 

@@ -1,7 +1,7 @@
-"""Puts data files into a Delta table: a folder of their own, a look, then one commit (no JVM).
+"""Commit data files to a Delta table: write to a new folder, check, commit once (no JVM).
 
-Nothing refers to the files of a folder until one commit does: what fails before leaves a folder
-that the next run deletes. So there is nothing to undo.
+No commit refers to the files of a folder before the one commit. A failure leaves a folder that the
+next run deletes, so nothing has to be undone.
 """
 
 import json
@@ -34,12 +34,12 @@ from kstreams_assets.store.locks import LockHandle
 def uncommitted(table: StorePath) -> Iterator[StorePath]:
     """A new folder for files of one commit; its files are deleted if the block fails.
 
-    The folder of the table is there. Commit after the block: what a commit may refer to is never
-    deleted. The caller holds the lock when the block ends, at the latest: until then no sweep
-    takes the folder away.
+    The folder of the table exists. Commit after the block: files of a possible commit are never
+    deleted. The caller must hold the lock at the end of the block at the latest: until then no
+    sweep removes the folder.
 
     Raises:
-        WarehouseError: It cannot be made.
+        WarehouseError: The folder cannot be created.
     """
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")  # for people who look at the folder
     folder = table / f"{now}-{uuid.uuid4().hex[:8]}"
@@ -54,9 +54,10 @@ def uncommitted(table: StorePath) -> Iterator[StorePath]:
 
 
 def _abandon(folder: StorePath) -> None:
-    """Delete files that are not committed, as far as they can be deleted.
+    """Delete uncommitted files, as far as possible.
 
-    A task of a killed run may still write: the mark goes last, so that the next run looks again.
+    A task of a killed run may still write: the mark is removed last, so that the next run checks
+    again.
     """
     with suppress(OSError):
         for file in folder.glob("*.parquet"):
@@ -67,10 +68,10 @@ def _abandon(folder: StorePath) -> None:
 
 
 def sweep(path: StorePath, table: DeltaTable | None) -> None:
-    """Delete what runs left that were killed before their commit; the caller holds the lock.
+    """Delete files of runs that were killed before their commit; the caller holds the lock.
 
-    In an object store nobody can tell whether a folder is still written to: there it is deleted a
-    day later.
+    In an object store it is unknown whether a folder is still being written: it is deleted a day
+    later.
 
     Raises:
         WarehouseError: The table or its folder cannot be read.
@@ -88,12 +89,12 @@ def sweep(path: StorePath, table: DeltaTable | None) -> None:
 
 
 def file_folder(path: str) -> str:
-    """The folder of a file, as its path in Delta's log says."""
+    """The folder of a file, from its path in Delta's log."""
     return PurePosixPath(path).parts[0]
 
 
 def require_written(path: StorePath, files: Iterable[NewFile]) -> None:
-    """Look whether each new file is there.
+    """Check that each new file exists.
 
     Raises:
         WarehouseError: A file is missing or has another size than its task wrote.
@@ -103,7 +104,7 @@ def require_written(path: StorePath, files: Iterable[NewFile]) -> None:
         raise WarehouseError(
             path=path,
             reason=f"{damage.problem}, although Spark has just written it",
-            remedy="Let Spark's executors and this process use the same folder as warehouse.",
+            remedy="Use the same folder as warehouse for Spark's executors and this process.",
         )
 
 
@@ -117,17 +118,18 @@ def commit(
     keeps: Collection[str] = (),
     provenance: Mapping[str, object],
 ) -> int | None:
-    """Put new files in place of what the table holds of these parts, in one commit.
+    """Replace these parts of the table with new files, in one commit.
 
-    A part is what has the same values in the columns by which the table is partitioned; of its
-    files those with the paths `keeps` stay. `writer` is the lock under which `table` was opened.
+    A part has the same values in the partition columns of the table; its files with the paths
+    `keeps` stay. `writer` is the lock under which `table` was opened.
 
     Returns:
-        The version that holds them; None when there is nothing to put and nothing to replace.
+        The new version; None if there is nothing to write and nothing to replace.
 
     Raises:
-        LeaseLostError: Another writer has the lock by now.
-        WarehouseError: The table cannot be written, or somebody else has written it meanwhile.
+        LeaseLostError: Another writer now holds the lock.
+        WarehouseError: The table cannot be written, or another process has written it in the
+            meantime.
     """
     with storage_failures(path):
         require_newest(path, table, WRITER, writer)
@@ -142,7 +144,7 @@ def commit(
     if not files and not stale:
         return None
     now_ms = time.time_ns() // 1_000_000
-    # By the clock that dates the files: both say when they may be deleted.
+    # The clock that dates the files also decides when they may be deleted.
     removed_at_ms = round(1000 * store_at(path).now()) if stale else 0
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {**file.values}, now_ms, True, json.dumps(file.stats))
@@ -158,10 +160,10 @@ def commit(
         )
         for row, values in stale
     ]
-    told = {"userMetadata": json.dumps(provenance, sort_keys=True)}
+    metadata = {"userMetadata": json.dumps(provenance, sort_keys=True)}
     with storage_failures(path):
-        # Tasks have made the content durable; the names are, once for all of them, before anything
-        # refers to them.
+        # Tasks have made the contents durable. The names become durable here, once for all of them,
+        # before a commit refers to them.
         make_durable({path / file_folder(file.path) for file in files})
         with committing(path):
             table.create_write_transaction(
@@ -169,17 +171,17 @@ def commit(
                 "append",
                 table.schema(),
                 columns,
-                commit_properties=_by(writer, told),
+                commit_properties=_by(writer, metadata),
                 post_commithook_properties=commit_hooks(path),
             )
         for folder in {file_folder(file.path) for file in files}:
-            with suppress(OSError):  # The next run's sweep takes it away.
+            with suppress(OSError):  # The next run's sweep removes it.
                 store_at(path / folder).finish()
         return delta_table(path).version()
 
 
 def _by(writer: LockHandle, metadata: dict[str, str]) -> CommitProperties:
-    """A commit that fails when anything was committed since the table was opened."""
+    """A commit that fails if anything was committed since the table was opened."""
     return CommitProperties(
         custom_metadata=metadata,
         max_commit_retries=0,
@@ -188,10 +190,10 @@ def _by(writer: LockHandle, metadata: dict[str, str]) -> CommitProperties:
 
 
 def fence(path: StorePath, table: DeltaTable | None, writer: LockHandle) -> DeltaTable | None:
-    """Keep writers that held the lock before from committing; the table as it is then.
+    """Prevent earlier holders of the lock from committing; return the current table.
 
-    Where the last one has not let the lock go, it may still be about to commit: a commit of our
-    epoch comes first, and that one fails.
+    If the last holder has not released the lock, it may still be about to commit: a commit with our
+    epoch comes first and makes that one fail.
 
     Raises:
         WarehouseError: The table cannot be read or written.
@@ -220,7 +222,7 @@ def fence(path: StorePath, table: DeltaTable | None, writer: LockHandle) -> Delt
 
 
 def _named(columns: Iterable[str]) -> list[str]:
-    """Columns by which the table is partitioned, as they are called in what the log says."""
+    """Partition columns with their names in the log's actions."""
     return [f"partition.{column}" for column in columns]
 
 
@@ -230,7 +232,8 @@ def _committed(
     columns: Sequence[str],
     parts: Collection[Sequence[str]] | None = None,
 ) -> list[dict[str, Any]]:
-    """What the log says of each file; with `parts` perhaps only of those that may be of them."""
+    """The log's actions of each file; with `parts` perhaps only of files that may belong to
+    them."""
     if table is None:
         return []
     with storage_failures(path):
@@ -238,7 +241,7 @@ def _committed(
     if files.num_rows == 0:
         return []
     if parts is not None:
-        # There may be hundreds of thousands, and few of them are of parts that are replaced.
+        # There may be hundreds of thousands, of which few belong to replaced parts.
         for name, values in zip(
             [name for name in columns if name.startswith("partition.")],
             zip(*parts, strict=True),

@@ -1,7 +1,7 @@
-"""What the backups of an application hold of its recovery points, and what a restore would give.
+"""The contents of an application's backups for its recovery points, and their restorability.
 
-Ledger and Delta's log are read once, whatever the number of windows and points; of the files
-themselves only columns that are needed where the log does not say enough. No JVM, no broker.
+Ledger and Delta's log are read once, whatever the number of windows and points. The files
+themselves are read only for columns that the log does not describe well enough. No JVM, no broker.
 """
 
 import math
@@ -39,7 +39,7 @@ from kstreams_assets.model.snapshot import TableStore
 from kstreams_assets.model.spans import NotedFacts, Window, window_of
 from kstreams_assets.offsets import OffsetMap, OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.repository.inspection import inspect
-from kstreams_assets.repository.judge import PointJudge
+from kstreams_assets.repository.judge import RestorabilityEvaluator
 from kstreams_assets.repository.ledger import facts_in
 from kstreams_assets.repository.points import NONE_SAVED
 from kstreams_assets.repository.prefixes import Prefix, Prefixes
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from kstreams_assets.repository.store_states import StoreStates
 
 _BATCH = 16
-"""So many points are in memory at a time: one of 1,000 partitions takes 0.7 MB."""
+"""Number of points in memory at a time: one of 1,000 partitions takes 0.7 MB."""
 
 _Offsets = npt.NDArray[np.int64]
 _NONE: _Offsets = np.empty(0, np.int64)
@@ -61,15 +61,14 @@ _ENDLESS: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What the warehouse holds of the wanted ranges of one partition.
+    """The stored part of the requested ranges of one partition.
 
-    `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them lie
-    in no file, but were saved with recovery points. `odd_timestamps` counts those with a timestamp
-    of 0 or below. `lost` are offsets that Kafka had lost before they could be backed up, `expired`
-    those that `expire` dropped since no kept point needs them. `windows`
-    are the keys of the backups that the files belong to. `damaged` are spans among them whose files
-    do not match the ledger: then nothing else is counted. `scan` leads to the same files through
-    the table; None without any.
+    `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them are
+    in no file, but were saved with recovery points. `odd_timestamps` counts non-positive
+    timestamps. `lost` are offsets that Kafka had lost before they could be backed up, `expired`
+    those that `expire` dropped because no kept point needs them. `windows` are the keys of the
+    files' backups. `damaged` are spans among them whose files do not match the ledger: then nothing
+    else is counted. `scan` finds the same files through the table; None without any.
     """
 
     files: Sequence[SpanFile] = ()
@@ -85,20 +84,20 @@ class Holding:
 
 
 class View(Repository):
-    """One state of the warehouse of an application: everything is planned from a view.
+    """One state of an application's warehouse: everything is planned from a view.
 
-    Ledger and list of files are those of the moment at which it was made; each other table stays as
-    it was when the view read it first. What was read is shared with the Repository.
+    Ledger and list of files are those at its creation; each other table stays as it was when the
+    view read it first. The Repository shares all data that was read.
 
     Args:
         repo: The repository, see `Repository.reading`.
-        application: The application as it is declared now.
+        application: The application as currently declared.
         backed_up: Topics that are selected for backup; None: all of the application.
-        closed: Closed windows that end after an instant (epoch milliseconds), for what is to be
-            done where a point is not covered.
-        look_s: How long files are looked at before points are judged, see `Ledger.damaged`; None:
-            points are judged by the ledger alone, as if nothing was damaged.
-        look_at_wanted_s: How long files that hold wanted records are looked at, where the warehouse
+        closed: Closed windows that end after a time (epoch milliseconds), for the remedy of
+            points that are not covered.
+        look_s: How long files are inspected before points are evaluated, see `Ledger.damaged`;
+            None: points are evaluated by the ledger alone, as if nothing was damaged.
+        look_at_wanted_s: How long files with requested records are inspected, if the warehouse
             is on a disk; by default all are.
     """
 
@@ -124,13 +123,13 @@ class View(Repository):
         self._instead: tuple[str, tuple[StoredSpan, ...]] | None = None
         self._look_s, self._look_left_s = look_s, look_at_wanted_s
         self.files_unseen = 0
-        """Files that may hold wanted records and were not looked at, for lack of time."""
+        """Files that may have requested records and were not inspected because time ran out."""
         self.files_damaged = False
-        """Whether some of those that were looked at are missing or have another size."""
+        """Whether some inspected files are missing or have another size."""
         if look_s is not None:
-            # It takes longest, and native code does it; who asks next gets its error as well.
+            # It takes longest and runs in native code; the next caller gets its error as well.
             pool = ThreadPoolExecutor(1)
-            # In a thread of its own it would not know as of when a copy is read.
+            # In a thread of its own it would not know the state at which a copy is read.
             pool.submit(copy_context().run, self.ledger.file_actions)
             pool.shutdown(wait=False)
         self.prefixes = Prefixes(self)
@@ -139,29 +138,29 @@ class View(Repository):
         self._unchanged: set[StorePath] = set()
 
     def with_spans(self, topic: str, spans: Iterable[StoredSpan]) -> "View":
-        """The same, if the ledger had these spans of a topic; for `statuses` only."""
+        """A copy in which the ledger has these spans of a topic; for `statuses` only."""
         other = copy(self)
         other._instead = topic, tuple(spans)  # noqa: SLF001
         other._chains = other._read_chains()  # noqa: SLF001
         return other
 
     def contents(self, point: RecoveryPoint, wanted: Iterable[WantedPartition]) -> "PointContents":
-        """What the backups hold of these offsets of a point."""
+        """The stored part of these offsets of a point."""
         return PointContents(self, point, wanted)
 
     def states(self, stores: Sequence[TableStore]) -> "StoreStates":
-        """The states of these stores at points: what each is made of."""
+        """The states of these stores at points, with their parts."""
         from kstreams_assets.repository.store_states import StoreStates
 
         return StoreStates(self, stores)
 
     def statuses(self, points: Sequence[RecoveryPoint]) -> list[PointStatus]:
-        """What a restore of each of these points would give, in the order given."""
+        """The restorability of each of these points, in the given order."""
         if not points:
             return []
         self._know_changelogs(points)
         application = self._application
-        judge = PointJudge(
+        evaluator = RestorabilityEvaluator(
             self._chains,
             roles=self.roles,
             backed_up=self._backed_up,
@@ -170,10 +169,10 @@ class View(Repository):
             delete_retention_ms=self._delete_retention_ms,
             damaged=self._damaged,
         )
-        return judge.judge(points)
+        return evaluator.evaluate(points)
 
     def statuses_of(self, ids: Sequence[str]) -> Iterator[PointStatus | None]:
-        """The same by ids, None where a point was dropped since; few are in memory at a time."""
+        """The same by ids, None if a point has been dropped; few are in memory at a time."""
         table = self.points
         for begin in range(0, len(ids), _BATCH):
             batch = ids[begin : begin + _BATCH]
@@ -184,11 +183,11 @@ class View(Repository):
     def beyond(
         self, ids: Collection[str], matters: Callable[[str, TopicRoles], bool]
     ) -> frozenset[str]:
-        """Of points, those that certainly are not covered: they need what no backup reaches yet.
+        """Those of the points that are certainly not covered: they need offsets beyond all backups.
 
-        Told from few columns, so that of the many points of an open window few are loaded. The
-        others may be covered or not. Only topics that matter are looked at, changelogs and records
-        in flight never: they may have been saved with the points.
+        This needs few columns, so that few of the many points of an open window are loaded. The
+        others may be covered or not. Only topics that matter are checked. Changelogs and records in
+        flight are never checked, because they may have been saved with the points.
         """
         if not ids:
             return frozenset()
@@ -210,21 +209,21 @@ class View(Repository):
                 else _ENDLESS
             )
         end = cuts["end"].to_numpy()
-        # Of an input a restore may want no more than what was not committed.
+        # Of an input, a restore may need only uncommitted records.
         needed = np.maximum(
             cuts["log_start"].to_numpy(), pc.fill_null(cuts["committed"], 0).to_numpy()
         )
-        lacks = (end > np.array(ends, np.int64)[of_cut]) & (needed < end)
-        return frozenset(cuts["id"].filter(pa.array(lacks)).unique().to_pylist())
+        is_beyond = (end > np.array(ends, np.int64)[of_cut]) & (needed < end)
+        return frozenset(cuts["id"].filter(pa.array(is_beyond)).unique().to_pylist())
 
     def chain(self, cut: PartitionCut) -> Chain | None:
-        """The spans of a partition in the life of its topic that a cut saw, neighbours folded."""
+        """The spans of a partition of the topic incarnation in a cut, with neighbours merged."""
         return self._chains.get(cut.life)
 
     def files(self, wanted: WantedPartition) -> tuple["StoredFile", ...]:
-        """The files that may hold wanted records, in order.
+        """The files that may have requested records, in order.
 
-        Nothing is counted: a file may hold none of them.
+        Records are not counted: a file may have none of them.
 
         Raises:
             StoredDataError: Files do not match the ledger.
@@ -238,13 +237,13 @@ class View(Repository):
         return tuple(self.stored_files(wanted))
 
     def require_unchanged(self, wanted: Iterable[WantedPartition]) -> None:
-        """Before a record is used: the files that may hold wanted ones are those that were written.
+        """Check, before a record is used, that the files that may have requested ones are intact.
 
-        Each is read once in the life of this object, several at a time. Of files of earlier
-        releases nothing was noted.
+        Each file is read once during the life of this object, several at a time. For files of
+        earlier releases no digest was recorded.
 
         Raises:
-            StoredDataError: One is not as its backup noted it; window, topic, partition are named.
+            StoredDataError: A file is not intact; names window, topic, partition.
         """
         files = {
             stored.file.path: expected
@@ -257,28 +256,28 @@ class View(Repository):
         self._unchanged.update(files)
 
     def missing(self, wanted: WantedPartition) -> RangeSet:
-        """Wanted offsets that neither a backup nor the saved records answer for."""
+        """Requested offsets that neither a backup nor the saved records cover."""
         needed, chain = RangeSet(wanted.ranges), self.chain(wanted.cut)
         if wanted.cut.saved_from is not None:
             needed = needed.clip(0, wanted.cut.saved_from)
         return needed - (chain.stored if chain else ())
 
     def expired(self, wanted: WantedPartition) -> RangeSet:
-        """What of the missing offsets `expire` has dropped."""
+        """The missing offsets that `expire` has dropped."""
         chain = self.chain(wanted.cut)
         return self.missing(wanted) & (chain.expired if chain else ())
 
     def damaged(self, wanted: WantedPartition) -> tuple[Damage, ...]:
-        """The damaged spans that wanted records may lie in; their files have been looked at."""
+        """The damaged spans with requested records; their files have been inspected."""
         life = wanted.cut.life
         known = [self._damaged.inside(life, r.start, r.end) for r in wanted.ranges]
         found = [*filter(None, known), *self._look_at(wanted)]
         return tuple(dict.fromkeys(found))
 
     def _look_at(self, wanted: WantedPartition) -> Iterator[Damage]:
-        """See whether each file that may hold wanted records is there and has its size."""
+        """Check that each file that may have requested records exists and has its size."""
         if not store_at(self.warehouse.root).on_disk:
-            # A store lists a thousand objects sooner than it tells of a few by themselves.
+            # A store lists a thousand objects faster than it describes a few separately.
             all_ = self.prefixes.join_damage(self.ledger.damaged(self._topics))
             found = (all_.inside(wanted.cut.life, r.start, r.end) for r in wanted.ranges)
             yield from filter(None, found)
@@ -295,18 +294,18 @@ class View(Repository):
         yield from found
 
     def stored_files(self, wanted: WantedPartition) -> "list[StoredFile]":
-        """As `files`, without a look at damage."""
+        """Like `files`, without a check for damage."""
         if not wanted.ranges:
             return []
         files = self.log(wanted)
         return list(files.stored(files.near(wanted.ranges))) if files else []
 
     def log(self, wanted: WantedPartition) -> "PartitionFiles | None":
-        """All files of a partition in the life of its topic that a cut saw; None without any."""
+        """All files of a partition of the topic incarnation in a cut; None without any."""
         return self._log_of(wanted.cut.life)
 
     def _log_of(self, life: PartitionLife) -> "PartitionFiles | None":
-        """Its files, behind those of the older log that hold what a restore wrote to it."""
+        """Its files, after those of the older log with restored records."""
         prefix = self.prefixes.get(life)
         if prefix is None:
             return self._files.get(life)
@@ -318,21 +317,21 @@ class View(Repository):
     def saved(
         self, point: RecoveryPoint, wanted: Iterable[WantedPartition]
     ) -> Mapping[TopicPartitionId, pa.Table]:
-        """The records of the wanted partitions that were saved with points, in order of offsets.
+        """The requested partitions' records that were saved with points, in order of offsets.
 
         Those of `[saved_from, end)` of each cut outside its excluded ranges.
 
         Raises:
-            StoredDataError: One was changed since it was saved, or the table is older than the
+            StoredDataError: A record was changed after it was saved, or the table is older than the
                 point.
         """
         return self.prefixes.saved(point, {w.cut.id: w.cut for w in wanted if w.ranges})
 
     def facts(self, point: RecoveryPoint, lives: Mapping[str, str]) -> dict[str, NotedFacts]:
-        """What was noted of each topic last before the point, else first after it.
+        """The last record of each topic before the point, else the first after it.
 
-        `lives` are the ids of the topics that the point saw, by name; notes of these go before
-        notes of another topic of the same name.
+        `lives` are the ids of the topics that the point saw, by name; their records take precedence
+        over those of another topic with the same name.
         """
         rows = self.topics.rows(lives)
         ends_ms = rows["window_end_ms"].to_numpy()
@@ -381,7 +380,7 @@ class View(Repository):
         return _Log(path, compared.rows, compared.found, compared.version).by_life()
 
     def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:
-        """A topic may have been a changelog when a point was taken and be declared none now."""
+        """Add topics that were changelogs at a point but are not declared as changelogs now."""
         cuts = (cut for point in points for cut in point.partitions)
         found = {cut.topic for cut in cuts if cut.roles.is_changelog}
         if not found <= self._changelogs:
@@ -390,7 +389,7 @@ class View(Repository):
 
 
 class PointContents(Mapping[TopicPartitionId, Holding]):
-    """What the backups hold of the wanted partitions of one point, counted exactly."""
+    """The stored part of the requested partitions of one point, counted exactly."""
 
     def __init__(
         self, contents: View, point: RecoveryPoint, wanted: Iterable[WantedPartition]
@@ -410,13 +409,13 @@ class PointContents(Mapping[TopicPartitionId, Holding]):
 
     @cached_property
     def status(self) -> PointStatus:
-        """What a restore of the point, as far as these partitions go, would give, and why."""
+        """The restorability of the point, as far as these partitions matter, with the reason."""
         return self._contents.statuses([self.point.narrowed(w.cut for w in self._wanted.values())])[
             0
         ]
 
     def only_saved(self, partition: TopicPartitionId) -> pa.Table:
-        """The wanted records that were saved with points and lie in no file."""
+        """The requested records that were saved with points and are in no file."""
         return self._count(partition).only_saved
 
     @cached_property
@@ -439,9 +438,9 @@ class _Counted:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a span, with the bytes that the ledger notes for a record of it on average.
+    """A file of a span, with the average record size from the ledger.
 
-    `window` is the key of the window that the span belongs to, also of one that is still open.
+    `window` is the key of the span's window, also of an open one.
     """
 
     file: SpanFile
@@ -451,12 +450,12 @@ class StoredFile:
 
     @property
     def bytes(self) -> float:
-        """About how many bytes of records it holds."""
+        """The approximate size of its records in bytes."""
         return self.bytes_per_record * self.file.records
 
 
 class _Log:
-    """What Delta's log and the ledger say of every file, by the column: there may be a million."""
+    """Delta's log and the ledger about every file, as columns: there may be a million."""
 
     def __init__(self, root: StorePath, spans: pa.Table, found: pa.Table, version: int) -> None:
         """`spans` are rows of the ledger, `found` their files at a `version` (see `Comparison`)."""
@@ -496,11 +495,11 @@ class _Log:
 
     @cached_property
     def digests(self) -> pa.Array:
-        """Of each file that was noted its digest."""
+        """The recorded digest of each file."""
         return self.noted["digest"].combine_chunks()
 
     def expected(self, at: _Offsets) -> ExpectedFiles:
-        """Files by their positions, as they were written: path, size and span."""
+        """Files by their positions, in their original state: path, size and span."""
         columns = {
             "path": self.paths.take(pa.array(at)),
             "size": pa.array(self.size[at]),
@@ -528,9 +527,9 @@ def _filled(column: pa.ChunkedArray, null: int) -> _Offsets:
 
 
 class PartitionFiles:
-    """The files of one partition in one life of its topic, in order of offsets, by the column.
+    """The files of one partition of one topic incarnation, in order of offsets, as columns.
 
-    There may be one for each of ten thousand windows: objects are made of those that are asked for.
+    There may be one for each of ten thousand windows; objects are made only for requested ones.
     """
 
     def __init__(self, log: _Log, at: _Offsets) -> None:
@@ -539,13 +538,13 @@ class PartitionFiles:
         self.bytes_per_record = log.bytes_per_record[log.row[at]]
         self.may_be_odd = log.may_be_odd[at]
         self.uncertain = np.zeros(len(at), np.bool_)
-        """Which may hold fewer records that count than `records`: it takes a look inside."""
+        """Files that may have fewer relevant records than `records`: they have to be opened."""
         self._maps: tuple[OffsetMap, ...] = ()
         self._map_of = np.full(len(at), -1, np.int64)
-        """Of files of an older log, which map gives their records the offsets of this one."""
+        """For files of an older log, the maps that give their records the offsets of this one."""
 
     def restored(self, prefix: Prefix) -> "PartitionFiles":
-        """Those of them that hold records of a restore, under the offsets that it gave to them."""
+        """Those of them with restored records, under the new offsets."""
         first, behind = prefix.map.map_all(self.first), prefix.map.map_all(self.last + 1)
         counted = prefix.map.all_below(self.last + 1) - prefix.map.all_below(self.first)
         whole = prefix.source - prefix.cut.saved
@@ -569,7 +568,7 @@ class PartitionFiles:
         return made
 
     def near(self, ranges: Sequence[OffsetRange]) -> _Offsets:
-        """Numbers of the files that may hold offsets of these ranges, which are in order."""
+        """Numbers of the files that may have offsets of these ranges, which are in order."""
         if not ranges:
             return _NONE
         return np.flatnonzero((self.first < ranges[-1].end) & (self.last >= ranges[0].start))
@@ -590,7 +589,7 @@ class PartitionFiles:
             yield replace(file, first_offset=first, last_offset=last, runs=runs)
 
     def stored(self, numbers: _Offsets) -> Iterator[StoredFile]:
-        """The same, with what the ledger notes of them."""
+        """The same, with the ledger's data about them."""
         for number, file in zip(numbers.tolist(), self.span_files(numbers), strict=True):
             yield StoredFile(
                 file=file,
@@ -600,29 +599,29 @@ class PartitionFiles:
             )
 
     def window_keys(self, numbers: _Offsets) -> frozenset[str]:
-        """Keys of the windows that files are of."""
+        """Keys of the files' windows."""
         log = self._log
         codes = log.window[log.row[self._at[numbers]]].tolist()
         return frozenset(map(log.window_keys.__getitem__, codes))
 
     @property
     def table(self) -> tuple[StorePath, int]:
-        """The table that holds them, and its version."""
+        """The table of the files, and its version."""
         return self._log.root, self._log.version
 
     def values(self, numbers: _Offsets) -> frozenset[tuple[str, str]]:
-        """Window and topic of the table's partitions that files lie in."""
+        """Window and topic of the files' partitions in the table."""
         rows = self._log.values.take(pa.array(self._at[numbers]))
         pairs = rows.group_by(["window", "topic"]).aggregate([]).to_pydict()
         return frozenset(zip(pairs["window"], pairs["topic"], strict=True))
 
     def expected(self, numbers: _Offsets) -> ExpectedFiles:
-        """Files by their numbers, as they were written."""
+        """Files by their numbers, in their original state."""
         return self._log.expected(self._at[numbers])
 
 
 class FileList(Sequence[SpanFile]):
-    """Some files of a partition, which are made when they are looked at.
+    """Some files of a partition; objects are made on access.
 
     Equal to any sequence of the same files.
     """
@@ -662,9 +661,9 @@ class FileList(Sequence[SpanFile]):
 class TableScan:
     """Where a reader of the records table finds the files of a holding.
 
-    At `version` of `table` they lie in the `partitions` of the table, pairs of values of `window`
-    and `topic`. There may be records of other Kafka partitions and other offsets beside them. Files
-    of older logs (`SpanFile.runs`) have the offsets of their own log there.
+    At `version` of `table` they are in the `partitions` of the table, pairs of values of `window`
+    and `topic`. These may also have records of other Kafka partitions and other offsets. Files of
+    older logs (`SpanFile.runs`) have the offsets of their own log there.
     """
 
     __slots__ = ("_files", "_numbers", "table", "version")
@@ -675,7 +674,7 @@ class TableScan:
 
     @property
     def partitions(self) -> frozenset[tuple[str, str]]:
-        """Looked up when it is asked for."""
+        """Computed on access."""
         return self._files.values(self._numbers)
 
 
@@ -706,7 +705,7 @@ def _counted(contents: View, wanted: WantedPartition, saved: pa.Table) -> _Count
 def _in_files(
     files: PartitionFiles, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
 ) -> tuple[Holding, _Offsets]:
-    """What files hold of the ranges, and which of the saved offsets; few files are opened."""
+    """The records in files of the ranges, and which of the saved offsets; opens few files."""
     numbers = files.near(ranges)
     first, last = files.first[numbers], files.last[numbers]
     low, high = (np.searchsorted(saved_offsets, edges) for edges in (first, last + 1))
@@ -756,7 +755,7 @@ class _Count:
 def joined_files(
     older: PartitionFiles | None, prefix: Prefix, own: PartitionFiles | None
 ) -> PartitionFiles | None:
-    """The files of a log that a restore began: those of the older log first."""
+    """The files of a log that starts with restored records: those of the older log first."""
     restored = None if older is None else older.restored(prefix)
     if restored is None or own is None:
         return restored or own

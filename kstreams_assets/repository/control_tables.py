@@ -1,4 +1,4 @@
-"""The control tables of a warehouse as they lie there: their newest versions, what is damaged."""
+"""The control tables of a warehouse: their newest versions, and their damage."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -40,12 +40,12 @@ class ControlTables:
         public_key: Path | None = None,
         throttle: Callable[[int], None] | None = None,
     ) -> list[Damage]:
-        """Tables that are not as they were committed, or that have lost commits since `seen`.
+        """Tables that are not intact, or that have lost commits since `seen`.
 
-        With `read` by their contents, too. Among them the marker of the warehouse.
+        With `read` their contents are checked, too. Includes the marker of the warehouse.
 
         Raises:
-            NewerLayoutError: A newer release wrote something.
+            NewerLayoutError: A newer release wrote a table.
             WarehouseError: The warehouse cannot be read.
         """
 
@@ -72,7 +72,7 @@ class ControlTables:
         public_key: Path | None = None,
         throttle: Callable[[int], None] | None = None,
     ) -> list[Damage]:
-        """The same of one table alone, by its contents unless `read` is false."""
+        """The same for one table, including its contents unless `read` is false."""
         path = self._warehouse.control(name)
         with storage_failures(path):
             return table_problems(path, name, read=read, public_key=public_key, throttle=throttle)
@@ -86,7 +86,7 @@ class ControlTables:
                 MARKER,
                 f"the marker of the warehouse: {problem}",
                 MARKER_REMEDY,
-                # Releases before markers made none.
+                # Releases before markers wrote none.
                 severity=Severity.ERROR
                 if (self._warehouse.root / MARKER).exists()
                 else Severity.WARN,
@@ -94,6 +94,6 @@ class ControlTables:
 
 
 def _of_each_table(look: Callable[[str], Any]) -> Iterable[tuple[str, Any]]:
-    # A store answers each question late, and many at once.
+    # A store answers each request late, but many at once.
     with ThreadPoolExecutor(len(CONTROL_TABLES)) as pool:
         return list(zip(CONTROL_TABLES, pool.map(look, CONTROL_TABLES), strict=True))

@@ -1,4 +1,4 @@
-"""How far backups reach: the newest recovery point that can be restored, and how old it is."""
+"""The extent of backups: the newest restorable recovery point, and its age."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,19 +23,19 @@ _PER_DOUBLING = 8
 
 
 class _Search:
-    """Looks for the newest points of a kind among these, which are in order, newest first."""
+    """Search the newest points of a kind among these, which are ordered newest first."""
 
     def __init__(self, view: View, instants: Sequence[PointInstant]) -> None:
         self._view, self._instants = view, instants
 
     def newest(self) -> tuple[PointStatus | None, PointStatus | None]:
-        """The newest point that restores exactly, and the newest that is covered at all.
+        """The newest exactly restorable point, and the newest covered one.
 
-        The newest points are looked at one by one; further back `_PER_DOUBLING` of those between
-        one number of points and twice that number, and where one of them is found, the points
-        right before it. So the points that are loaded are a few hundred however many there are,
-        and one is only overlooked if older ones that are looked at on either side cannot be
-        restored.
+        The newest points are evaluated one by one. Further back only `_PER_DOUBLING` points are
+        evaluated between a number of points and twice that number. If one of them matches, the
+        points right before it are evaluated. A few hundred points are thus loaded, however many
+        there are. A point is only missed if the evaluated older points on both sides are not
+        restorable.
         """
         covered = self._search(self._instants, lambda status: status.covered)
         if covered is None or covered.gives is Restores.EXACT:
@@ -47,7 +47,7 @@ class _Search:
     def _search(
         self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
     ) -> PointStatus | None:
-        """The newest point of the kind, among those that are looked at; newest first."""
+        """The newest point of the kind, among the evaluated ones; newest first."""
         before = -1
         looked_at = _looked_at(len(instants))
         statuses = self._statuses([instants[index] for index in looked_at])
@@ -60,7 +60,7 @@ class _Search:
     def _first(
         self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
     ) -> PointStatus | None:
-        """The newest of the points from which on all are of the kind; found by halving."""
+        """The newest of the points from which on all are of the kind; found by bisection."""
         found: PointStatus | None = None
         while instants:
             middle = len(instants) // 2
@@ -76,7 +76,7 @@ class _Search:
 
 
 def _looked_at(points: int) -> list[int]:
-    """Numbers of the points that are looked at, the newest being 0, and the oldest with them."""
+    """Numbers of the evaluated points, the newest being 0, including the oldest."""
     numbers = [*range(min(points, _NEWEST))]
     step = _NEWEST // _PER_DOUBLING
     while numbers and numbers[-1] < points - 1:
@@ -98,7 +98,7 @@ def newest_restorable(settings: ApplicationSettings, view: View | None = None) -
 def newest_statuses(
     settings: ApplicationSettings, count: int, view: View | None = None
 ) -> list[PointStatus]:
-    """What the newest points of an application would give, newest first."""
+    """The restorability of the newest points of an application, newest first."""
     view = view or Repository.open(settings).reading(settings)
     ids = [instant.id for instant in _newest_first(view)[:count]]
     return [status for status in view.statuses_of(ids) if status]
@@ -109,7 +109,7 @@ def _newest_first(view: View) -> list[PointInstant]:
 
 
 def _lacking(application: StreamsApplication, view: View) -> str:
-    """Older points may well be exact, and the newest one lack what appeared or went since."""
+    """Older points may be exact although the newest one misses an added or removed topic."""
     newest = view.points.newest()
     if not newest:
         return ""
@@ -125,14 +125,14 @@ def recovery_point_is_recent(
     restorable: Restorable | None = None,
     now_ms: int | None = None,
 ) -> Recency:
-    """Hold the age of the newest covered point that is enough against the declared objective.
+    """Compare the age of the newest sufficient covered point with the declared objective.
 
-    Without such a point it does not pass, whether or not an objective is declared. Nor does it
-    while new points lack topics of the application: they will not become exact by themselves.
+    Without such a point it does not pass, even without a declared objective. It does not pass
+    either while new points are missing topics of the application: they will never become exact.
 
     Args:
-        restorable: Found before; looked for when left out.
-        now_ms: Epoch milliseconds; the present time when left out.
+        restorable: The points, if known; else they are looked up.
+        now_ms: Epoch milliseconds; by default the current time.
     """
     found = restorable or newest_restorable(settings)
     objective_s = settings.recovery_points.objective_seconds
@@ -161,9 +161,9 @@ def _explanation(found: Restorable, age_s: float | None, objective_s: int | None
     elif enough:
         at = iso_time(enough.taken_at_ms)
         texts.append(
-            f"The newest {kind.rstrip(',')} {enough.id} is stamped {at}, which is in the"
-            " future: its age is not known. Set the clocks of the recorder and of this machine;"
-            " the next point counts again."
+            f"The newest {kind.rstrip(',')} {enough.id} is stamped {at}, which is in the future:"
+            " its age is unknown. Set the clocks of the recorder and of this machine; the next"
+            " point counts again."
         )
     elif found.yardstick and found.yardstick.least is not Restores.EXACT:
         texts.append("No recovery point is both at_least_once and covered by backups.")

@@ -1,10 +1,9 @@
-"""The log of a Delta table on a disk, and what a loss of power leaves of it.
+"""The log of a Delta table on a disk, and its state after a power failure.
 
-Entries of a log are put there whole, but nothing is on the disk before it was synced. So each
-commit is synced when it was made (`committing`): before that nobody reports it, and no later one
-builds on it. What the power takes is then the last entry, empty or cut off: it counts as not
-committed. Checkpoints get their names when they are on the disk. An object store does all of it by
-itself.
+Entries of a log are written atomically, but are only on disk after a sync. Each commit is therefore
+synced (`committing`) before it is reported and before a later one builds on it. A power failure
+then affects only the last entry, which is empty or cut off: it counts as not committed. Checkpoints
+get their names when they are on disk. An object store does all of this by itself.
 """
 
 import json
@@ -35,9 +34,9 @@ CHECKPOINT_INTERVAL: Final = 20
 """Commits from one checkpoint to the next."""
 _HINT: Final = "_last_checkpoint"
 _CHECKPOINTING: Final = ".checkpoint-"
-"""How folders begin in which checkpoints are made."""
+"""Name prefix of folders in which checkpoints are made."""
 _CUT_OFF: Final = re.compile(r"t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\.|[eE][+-]?")
-"""What JSON may end with in the middle of a literal or number."""
+"""Endings of JSON that is cut off in the middle of a literal or number."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +46,7 @@ def entry_path(table: StorePath, version: int) -> StorePath:
 
 
 def log_names(table: StorePath) -> frozenset[str]:
-    """The names of the files of a table's log; none while nobody has written it.
+    """The names of the files of a table's log; none for a table that was never written.
 
     Raises:
         OSError: The log cannot be read.
@@ -59,9 +58,9 @@ def log_names(table: StorePath) -> frozenset[str]:
 
 
 def entry_versions(table: StorePath, names: Iterable[str]) -> list[int]:
-    """The versions of which a log (the names of its files) has the entry, the newest last.
+    """The versions with an entry in a log (the names of its files), the newest last.
 
-    One that was not committed, because the power was lost, is not among them.
+    Excludes an entry that was not committed because of a power failure.
 
     Raises:
         OSError: The newest entry cannot be read.
@@ -73,7 +72,7 @@ def entry_versions(table: StorePath, names: Iterable[str]) -> list[int]:
 
 
 def checkpoint_versions(names: Iterable[str]) -> list[int]:
-    """The versions of which a log (the names of its files) has a checkpoint, the newest last."""
+    """The versions with a checkpoint in a log (the names of its files), the newest last."""
     return _versions(names, CHECKPOINT)
 
 
@@ -82,9 +81,9 @@ def _versions(names: Iterable[str], kind: re.Pattern[str]) -> list[int]:
 
 
 def _torn_version(table: StorePath, versions: list[int], checkpoints: list[int]) -> int | None:
-    """The newest entry, if it was not whole when the power was lost.
+    """The newest entry, if it was cut off by a power failure.
 
-    Where a checkpoint tells of it, it was whole before: then it is damaged.
+    If a checkpoint contains it, it was complete before: then it is damaged.
     """
     if not versions or store_at(table).is_durable:
         return None
@@ -94,12 +93,12 @@ def _torn_version(table: StorePath, versions: list[int], checkpoints: list[int])
     try:
         content = entry_path(table, newest).read_bytes()
     except FileNotFoundError:
-        return None  # Somebody has removed it meanwhile.
+        return None  # Another process has removed it in the meantime.
     return newest if is_torn(content) else None
 
 
 def is_torn(content: bytes) -> bool:
-    """Whether an entry of a log is empty or ends too early, as after a loss of power."""
+    """Whether an entry of a log is empty or ends too early, as after a power failure."""
     if not content.rstrip(b"\0 \t\r\n") or content.endswith(b"\0"):
         return True
     line = content.rstrip(b" \t\r\n").rpartition(b"\n")[2]
@@ -118,7 +117,7 @@ def is_torn(content: bytes) -> bool:
 
 
 def delta_table(path: StorePath, version: int | None = None) -> DeltaTable:
-    """The newest version of the table at a path, or this one; raises what deltalake raises."""
+    """The newest version of the table at a path, or this one; raises deltalake's errors."""
     if version is None and not store_at(path).is_durable:
         names = log_names(path)
         versions = entry_versions(path, names)
@@ -130,7 +129,7 @@ def delta_table(path: StorePath, version: int | None = None) -> DeltaTable:
 
 
 def remove_torn(table: StorePath) -> None:
-    """Remove an entry that was not committed because the power was lost; its name is free then.
+    """Remove an entry that was not committed because of a power failure, to free its name.
 
     The caller holds the lock under which the table is written.
 
@@ -143,42 +142,42 @@ def remove_torn(table: StorePath) -> None:
         path = entry_path(table, version)
         if store_at(path).remove_torn(is_torn):
             _log.warning(
-                "%s is not complete: the power was lost before this commit was done. It was"
-                " removed; nothing that was reported as done is lost.",
+                "%s is not complete: a power failure interrupted this commit. It was removed; no"
+                " completed work is lost.",
                 path,
             )
 
 
 def commit_hooks(table: StorePath, *, keeps_log: bool = False) -> PostCommitHookProperties:
-    """What deltalake does after a commit to a table: on a disk nothing, `committing` does it.
+    """What deltalake does after a commit to a table: nothing on a disk, where `committing` does it.
 
     With `keeps_log` old entries of the log stay.
     """
     is_durable = store_at(table).is_durable
-    # deltalake compares times of a store with the clock of this machine: `drop_old_log` does not.
+    # deltalake compares times of a store with this machine's clock; `drop_old_log` does not.
     return PostCommitHookProperties(create_checkpoint=is_durable, cleanup_expired_logs=False)
 
 
 @contextmanager
 def committing(table: StorePath, *, keeps_log: bool = False) -> Iterator[None]:
-    """Commits of the block are on the disk when it ends, and a checkpoint if one was due.
+    """Commits of the block are on disk when it ends, and a checkpoint if one was due.
 
-    Data files that they name have to be there before. With `keeps_log` old entries of the log stay
-    after a checkpoint. The caller holds the lock under which the table is written.
+    Their data files must be on disk before. With `keeps_log` old entries of the log stay after a
+    checkpoint. The caller holds the lock under which the table is written.
 
     Raises:
-        OSError: The disk does not take it.
+        OSError: The disk cannot be written.
     """
     folder = store_at(table).on_disk
     if folder is None:
         yield
         _commits[table.parts] = _commits.get(table.parts, 0) + 1
         if not keeps_log and _commits[table.parts] % CHECKPOINT_INTERVAL == 0:
-            with suppress(OSError):  # The commit is there; the next ones try again.
+            with suppress(OSError):  # The commit exists; the next ones try again.
                 drop_old_log(table)
         return
     before = _versions(log_names(table), ENTRY)[-1:]
-    _settle(folder, before)  # Who has made it may have been killed before that.
+    _settle(folder, before)  # Its writer may have been killed before that.
     yield
     new = [v for v in _versions(log_names(table), ENTRY) if v > max(before, default=-1)]
     _settle(folder, new)
@@ -189,16 +188,16 @@ def committing(table: StorePath, *, keeps_log: bool = False) -> Iterator[None]:
 
 
 _commits: dict[tuple[str, ...], int] = {}
-"""How many commits to a table of a store this process has made."""
+"""The number of this process's commits to a table in a store."""
 _LOG_S: Final = 3600.0
-"""As `delta.logRetentionDuration` of the tables says."""
+"""Equal to `delta.logRetentionDuration` of the tables."""
 
 
 def drop_old_log(table: StorePath) -> None:
-    """Delete entries of a log that no reader of the last hour's versions needs.
+    """Delete entries of a log that are not needed for the versions of the last hour.
 
     Raises:
-        OSError: The log cannot be read or written. Others are those of deltalake.
+        OSError: The log cannot be read or written. Also raises deltalake's errors.
     """
     if store_at(table).on_disk:
         delta_table(table).cleanup_metadata()
@@ -215,7 +214,7 @@ def drop_old_log(table: StorePath) -> None:
 
 
 _settled: dict[Path, tuple[int, int]] = {}
-"""By table, version and inode of the newest entry that this process knows to be on the disk."""
+"""By table, version and inode of the newest entry that is known to be on disk."""
 
 
 def _settle(table: Path, versions: list[int]) -> None:
@@ -232,18 +231,18 @@ def _settle(table: Path, versions: list[int]) -> None:
 def make_checkpoint(table: StorePath) -> None:
     """Write a checkpoint of the newest version, for which the caller holds the lock.
 
-    On a disk it is made in a folder of its own, and gets its name when it is there: readers begin
-    with it, and could not open the table without it.
+    On a disk it is made in a folder of its own, and gets its name when it is complete: readers
+    start with it, and could not open the table without it.
 
     Raises:
-        OSError: The disk does not take it. Others are those of deltalake.
+        OSError: The disk cannot be written. Also raises deltalake's errors.
     """
     disk = store_at(table).on_disk
     if disk is None:
         delta_table(table).create_checkpoint()
         return
     for left in subfolders(disk):
-        if left.name.startswith(_CHECKPOINTING):  # A killed run has left it.
+        if left.name.startswith(_CHECKPOINTING):  # A leftover of a killed run.
             store_at(left).remove_tree()
     log = disk / LOG
     names = log_names(table)
@@ -251,7 +250,7 @@ def make_checkpoint(table: StorePath) -> None:
     _settle(disk, [newest])
     begin = max((v for v in checkpoint_versions(names) if v <= newest), default=0)
     if begin == newest and newest:
-        if _hinted(log) != newest:  # A run was killed in between; without a hint readers look.
+        if _hinted(log) != newest:  # A run was killed in between; without a hint readers search.
             (log / _HINT).unlink(missing_ok=True)
         return
     with tempfile.TemporaryDirectory(prefix=_CHECKPOINTING, dir=disk) as folder:
@@ -276,7 +275,7 @@ def _is_of(name: str, version: int) -> bool:
 
 
 def _hinted(log: Path) -> int | None:
-    """The version of the checkpoint with which readers begin; None where they are not told."""
+    """The version of the checkpoint with which readers start; None without a hint."""
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
         return json.loads((log / _HINT).read_bytes())["version"]
     return None

@@ -21,9 +21,9 @@ class DrillsTable(ApplicationTable[StoredDrill], spec=DRILLS):
         return sorted(found, key=lambda d: (d.began_at_ms, d.drill_id), reverse=True)
 
     def without_drills(self, restores: Iterable[StoredRestore]) -> list[StoredRestore]:
-        """The restores that no drill made, in the order given.
+        """The restores that no drill made, in the given order.
 
-        Restores of earlier releases are told apart by the reports of the drills.
+        Restores of earlier releases are recognised by the reports of the drills.
         """
         is_drill = self.are_drills()
         return [restore for restore in restores if not is_drill(restore)]
@@ -34,5 +34,5 @@ class DrillsTable(ApplicationTable[StoredDrill], spec=DRILLS):
         return lambda restore: restore.is_of_drill or restore.run_id in runs
 
     def newest(self) -> StoredDrill | None:
-        """The drill that was begun last, None without any."""
+        """The newest drill, None without any."""
         return next(iter(self.all()), None)

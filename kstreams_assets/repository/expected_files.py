@@ -1,4 +1,4 @@
-"""The data files that ledger and snapshots name, as they were written: of a table, or of all."""
+"""The data files in ledger and snapshots, in their original state: of a table, or of all."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ from kstreams_assets.repository.snapshots import expected_of_snapshot
 def expected_files(warehouse: Warehouse, table: str) -> Sequence[ExpectedFile]:
     """The files of a table, given by its path below the warehouse; none of a control table.
 
-    Among them are those of increments whose window has its rows.
+    Includes those of increments whose window has its own rows.
     """
     kind, *rest = table.split("/")
     if kind == "records":
@@ -26,10 +26,10 @@ def expected_files(warehouse: Warehouse, table: str) -> Sequence[ExpectedFile]:
 
 
 def expected_files_of(warehouse: Warehouse, application_id: str) -> list[ExpectedFile]:
-    """The files of an application's records, then of its KTable snapshots, as they are needed now.
+    """The files of an application's records, then of its KTable snapshots, in their current use.
 
-    Files of increments are those of their window. Tables that cannot be read have none: the checks
-    of tables report them.
+    Files of increments belong to their window. Unreadable tables have no files here: the checks of
+    tables report them.
     """
     found: list[ExpectedFile] = []
     for of_table in (_of_records, _of_snapshots):

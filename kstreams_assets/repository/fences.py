@@ -1,4 +1,4 @@
-"""What a new holder of a lock does first: no earlier one commits any more, and leftovers go."""
+"""First steps of a new lock holder: earlier holders can no longer commit, leftovers are removed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from kstreams_assets.store.locks import LockHandle
 def put_in_order(repo: Repository, lock: Lock, handle: LockHandle, of: Sequence[str]) -> None:
     """Fence the tables that are written under a lock; see `Repository.writing`.
 
-    The lock is new; where it does not know of writers that only the tables tell of (a copied
-    warehouse), it becomes later than they. It has to be raised before records are committed.
+    The lock is new. If it does not know of writers that only the tables mention (a copied
+    warehouse), it gets a higher epoch than theirs. This must happen before records are committed.
 
-    With the application's lock, all tables become those of this release, so that no process of an
-    earlier one reads or writes beside it.
+    With the application's lock, all tables get the layout of this release, so that no process of an
+    earlier one reads or writes at the same time.
     """
     warehouse, application_id = repo.warehouse, repo.application_id
     records_path, records = warehouse.records(application_id), None

@@ -15,7 +15,7 @@ class FindingsTable(ApplicationTable[StoredVerdict], spec=FINDINGS):
     """Reports of one application, one row for each check; kept for 90 days."""
 
     def record(self, report: GovernanceReport) -> None:
-        """Add a report; old ones go now and then."""
+        """Add a report; old ones are dropped occasionally."""
         self._table.append([_stored(report, n, v) for n, v in enumerate(report.evaluations)])
 
     def newest(self) -> GovernanceReport | None:

@@ -1,4 +1,4 @@
-"""File integrity: whether data files are those that were written. All checks of files ask here."""
+"""File integrity: whether data files are intact. All checks of files use this module."""
 
 import math
 import os
@@ -14,13 +14,13 @@ from kstreams_assets.model.data_files import CHANGED, MISSING, By, ExpectedFile,
 from kstreams_assets.store import StorePath, file_digest, store_at
 
 _THREADS: Final = 4
-"""Files that are read at a time: hashing leaves the interpreter to others."""
+"""Number of files read at a time: hashing releases the interpreter lock."""
 _AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found: `damages` in the order of the files, and how many files were inspected."""
+    """The result: `damages` in the order of the files, and the number of inspected files."""
 
     damages: tuple[Damage, ...]
     files: int
@@ -32,10 +32,10 @@ class Inspection:
         return bool(self.damages)
 
     def require_intact(self) -> None:
-        """Before a record of the files is used: all of them are intact.
+        """Check, before a record of the files is used, that all of them are intact.
 
         Raises:
-            StoredDataError: One is not.
+            StoredDataError: A file is damaged.
         """
         for damage in self.damages:
             raise damage.as_error()
@@ -50,15 +50,15 @@ def inspect(
     threads: int = _THREADS,
     progress: Callable[[int], None] | None = None,
 ) -> Inspection:
-    """Compare files with what was noted of them when they were written.
+    """Compare files with their recorded original state.
 
     Args:
-        files: Those to inspect, in this order.
-        by: What is compared.
-        until: Begin no further files then (`time.monotonic`); by size only.
-        pay: Is called with numbers of bytes before they are used, to read slowly; by digest only.
-        threads: So many files are read at a time; by digest only.
-        progress: Is called with the size of each file that was read; by digest only.
+        files: The files to inspect, in this order.
+        by: The compared property.
+        until: Start no further files after this time (`time.monotonic`); by size only.
+        pay: Called with numbers of bytes before they are used, to limit the rate; by digest only.
+        threads: Number of files read at a time; by digest only.
+        progress: Called with the size of each file that was read; by digest only.
     """
     if by is By.DIGEST:
         return Inspection(tuple(_by_digest(files, pay, threads, progress)), len(files))
@@ -122,14 +122,14 @@ def _size_problem(file: ExpectedFile) -> str:
     except FileNotFoundError:
         return MISSING
     except OSError as error:
-        return f"cannot be looked at ({error.strerror})"
+        return f"cannot be inspected ({error.strerror})"
     if there != file.size:
-        return f"has {there:,} bytes, {file.size:,} were written"
+        return f"has {there:,} bytes instead of {file.size:,}"
     return ""
 
 
 def _of_another_size(files: Sequence[ExpectedFile]) -> list[int]:
-    """Numbers of files that are not on a disk with their size."""
+    """Numbers of files that are not on disk with their size."""
     return [
         number
         for number, (table, path, size) in enumerate(_named(files))
@@ -145,7 +145,7 @@ def _size(path: str) -> int:
 
 
 def _not_listed(files: Sequence[ExpectedFile]) -> list[int]:
-    """Numbers of files that their folders do not list with their size."""
+    """Numbers of files that are not listed in their folders with their size."""
     folders: dict[StorePath, set[str]] = {}
     for table, path, _ in _named(files):
         folders.setdefault(table, set()).add(path.rpartition("/")[0])
@@ -160,7 +160,7 @@ def _not_listed(files: Sequence[ExpectedFile]) -> list[int]:
 
 
 def _named(files: Sequence[ExpectedFile]) -> Iterator[tuple[StorePath, str, int]]:
-    """Table, path and size of each, without an object of each where there are columns."""
+    """Table, path and size of each, without creating objects from columns."""
     if isinstance(files, ExpectedFiles):
         return ((files.table, path, size) for path, size in files.names_and_sizes())
     return ((file.table, file.path, file.size) for file in files)

@@ -1,19 +1,20 @@
-"""Which recovery points a restore from the backups could reach, and how exactly. Pure.
+"""Evaluate which recovery points can be restored from the backups, and how exactly. Pure.
 
-A point is owed what its logs held when it was cut: of each partition the records of
-`[log start, end)`. It is *covered* when recorded spans, for changelogs and records in flight also
-the records saved with points, hold them.
+A point needs the records that its logs contained at the cut: of each partition those of `[log
+start, end)`. It is *covered* if recorded spans contain them; for changelogs and records in flight,
+records saved with points count as well.
 
-An exact point is proved exact if it is sealed. If not, a changelog record below its end may have
-been removed before it was read because its successor lies at or above the end. So every span that
-was read after the cut must have been contiguous up to the end: a hole below it may stem from such a
-successor. Spans read before the cut are free of this: what was removed then had its successor below
-the end. The same hole would make a point lose state, so it also takes `at_least_once` away.
+An exact point is proved exact if it is sealed. If it is not, a changelog record below its end may
+have been removed before it was read because its successor is at or above the end. Every span that
+was read after the cut must therefore have been contiguous up to the end: a hole below it may be
+caused by such a successor. Spans that were read before the cut are safe: the successors of records
+removed then are below the end. The same hole would make a point lose state, so it also prevents
+`at_least_once`.
 
-Where `expire` has left the last record of each key only, a point that ends inside, or whose group
-has yet to read records of it, lacks those that were overtaken later: it is not proved either.
+If `expire` has kept only the last record of each key, a point that ends inside, or whose group has
+yet to read records of it, is missing those that were overtaken later: it is not proved either.
 
-Deletions have no successor: where one may have been removed before it was backed up
+Deletions have no successor. If one may have been removed before it was backed up
 (`Chain.late_holes`) and was not saved with the point, no point is proved, sealed or not.
 """
 
@@ -37,7 +38,7 @@ _WRITTEN_ONLY = TopicRoles({TopicRole.OUTPUT})
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """Offsets `[start, end)` of a partition that a restore needs and would not find."""
+    """Offsets `[start, end)` of a partition that a restore needs but that are missing."""
 
     cut: PartitionCut
     start: int
@@ -59,22 +60,22 @@ class _Findings:
     lost: list[str] = field(default_factory=list)
     """Lost, but not needed to continue."""
     expired: list[str] = field(default_factory=list)
-    """Dropped by `expire`, which keeps what is needed to continue."""
+    """Dropped by `expire`, which keeps everything needed to continue."""
     not_judged: dict[str, None] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
-    """Topics that a restore needs and that the point has nothing of, with what to do."""
+    """Topics that a restore needs and that the point does not contain, with the remedy."""
 
 
-class PointJudge:
-    """Holds recovery points against the spans of the ledger.
+class RestorabilityEvaluator:
+    """Compares recovery points with the spans of the ledger.
 
     Args:
-        chains: What the ledger holds.
-        roles: Of every topic that is declared, for points that do not say; empty: not known.
-        backed_up: Topics that are selected for backup; the others are not judged, but for
+        chains: The chains of the ledger.
+        roles: Roles of every declared topic, for points without roles; empty: unknown.
+        backed_up: Topics that are selected for backup; the others are not evaluated, except
             repartition topics, whose records are saved with the point.
-        closed: Closed windows in order, from the one on in which the oldest point was taken.
-        not_mine: Topics that are declared not to be the application's, whatever points say.
+        closed: Closed windows in order, starting with the one in which the oldest point was taken.
+        not_mine: Topics that are declared not to be the application's, whatever points contain.
         delete_retention_ms: `delete.retention.ms` of topics where it is not Kafka's default; None
             leaves deletions to the caller.
         damaged: Spans whose files do not match the ledger.
@@ -106,8 +107,8 @@ class PointJudge:
         for (topic, partition, _), chain in chains.items():
             self._spans_of.setdefault((topic, partition), []).extend(chain.spans)
 
-    def judge(self, points: Iterable[RecoveryPoint]) -> list[PointStatus]:
-        """The status of each point, in the order given."""
+    def evaluate(self, points: Iterable[RecoveryPoint]) -> list[PointStatus]:
+        """The status of each point, in the given order."""
         return [self._status(point) for point in points]
 
     def _status(self, point: RecoveryPoint) -> PointStatus:
@@ -115,8 +116,8 @@ class PointJudge:
         if point.damaged:
             gives = Restores.NOTHING
             reason = (
-                "It cannot be used: its row does not match the digest that was noted when it was"
-                " taken. Restore the table recovery_points from a copy of the warehouse."
+                "It cannot be used: its row does not match the digest that was recorded when it"
+                " was taken. Restore the table recovery_points from a copy of the warehouse."
             )
         elif found.missing or found.absent:
             gives, reason = Restores.NOTHING, self._not_covered(point, found)
@@ -166,8 +167,9 @@ class PointJudge:
             elif roles.is_changelog:
                 to = cut.end if cut.saved_from is None else min(cut.saved_from, cut.end)
                 missing = _first_missing(cut, chain, cut.log_start, to)
-                # A source topic that serves as changelog is not sealed: the recorder saves only
-                # what the application alone writes. Its unread records must be there as well.
+                # A source topic that is also a changelog is not sealed: the recorder saves only
+                # records that the application alone writes. Its unread records must be covered as
+                # well.
                 if missing is None and (roles.is_source or not point.sealed):
                     found.doubts += _doubts(cut, chain, cut.end, point.ledger_version)
                 if missing is None and chain is not None:
@@ -201,7 +203,7 @@ class PointJudge:
         return _Missing(cut, damage.offsets.start, damage.offsets.end, chain, damage=damage)
 
     def _deletion_doubts(self, cut: PartitionCut, chain: Chain, *, sealed: bool) -> list[str]:
-        """Where keys would live on that the application had deleted."""
+        """The ranges where keys that the application has deleted might live on."""
         if self._delete_retention_ms is None:
             return []
         retention_ms = self._delete_retention_ms.get(cut.topic, DELETE_RETENTION_MS)
@@ -245,7 +247,7 @@ class PointJudge:
         )
 
     def _is_to_come(self, missing: _Missing) -> bool:
-        """Whether the next backup reads it: it lies behind all that was read so far."""
+        """Whether the next backup reads it: it comes after everything that was read so far."""
         if missing.lost or missing.damage or missing.cut.topic not in self._backed_up:
             return False
         return missing.chain is None or missing.chain.neighbours(missing.start)[1] is None
@@ -260,10 +262,10 @@ class PointJudge:
         ):
             return (
                 "were dropped by kstreams-assets expire: no kept recovery point needed them"
-                " (restore a point that is kept, or from a second copy that still has them)"
+                " (restore a kept point, or from a second copy that still has them)"
             )
         if missing.lost:
-            return "could no longer be read when they were to be backed up"
+            return "could no longer be read when they were due for backup"
         before, after = missing.chain.neighbours(missing.start) if missing.chain else (None, None)
         if after is not None:
             key = after.window.key
@@ -288,7 +290,7 @@ class PointJudge:
         return f"are not backed up: back up {windows}"
 
     def _window_of(self, instant_ms: int) -> Window | None:
-        """The closed window that an instant lies in."""
+        """The closed window that contains a time."""
         index = bisect_right(self._closed_starts, instant_ms) - 1
         if index < 0 or self._closed[index].end_ms <= instant_ms:
             return None
@@ -296,9 +298,9 @@ class PointJudge:
 
 
 def absent_texts(point: RecoveryPoint, roles: Mapping[str, TopicRoles]) -> list[str]:
-    """Topics that a restore of the point needs and that were absent, with what to do.
+    """Topics that a restore of the point needs and that were absent, with the remedy.
 
-    They count for as long as they are declared (`roles`; empty: not known), backed up or not.
+    They count as long as they are declared (`roles`; empty: unknown), backed up or not.
     """
     return [
         point.why_absent(topic)
@@ -308,17 +310,17 @@ def absent_texts(point: RecoveryPoint, roles: Mapping[str, TopicRoles]) -> list[
 
 
 def unknown_texts(point: RecoveryPoint, not_mine: Set[str]) -> list[str]:
-    """Topics that nobody had declared, with what to do: whether state is in them is not known."""
+    """Undeclared topics, with the remedy: it is unknown whether they contain state."""
     return [point.why_unknown(topic) for topic in point.unknown_topics if topic not in not_mine]
 
 
 def _first_missing(
     cut: PartitionCut, chain: Chain | None, needed_from: int, to: int
 ) -> _Missing | None:
-    """What keeps `[log start, to)` of a partition from being covered.
+    """The reason why `[log start, to)` of a partition is not covered.
 
-    A window that is not backed up counts wherever it lies; records that Kafka had lost before they
-    could be read count from `needed_from` on.
+    A window without backup counts wherever it is; records that Kafka had lost before they could be
+    read count from `needed_from` on.
     """
     if cut.log_start >= to:
         return None
@@ -350,13 +352,13 @@ def _doubts(
     if hole is None:
         return []
     return [
-        f"{cut.topic}-{cut.partition}: compaction may have taken records of the point before they"
-        f" were read, the log had no offset {hole} any more"
+        f"{cut.topic}-{cut.partition}: compaction may have removed records of the point before they"
+        f" were read; the log no longer had offset {hole}"
     ]
 
 
 def _compacted(cut: PartitionCut, chain: Chain, whole_from: int) -> list[str]:
-    """Why records of the cut may be missing that `expire` held to be overtaken."""
+    """Why records of the cut may be missing that `expire` considered overtaken."""
     if cut.log_start >= cut.end:
         return []
     span = chain.compacted_inside(whole_from, cut.end)
@@ -364,12 +366,12 @@ def _compacted(cut: PartitionCut, chain: Chain, whole_from: int) -> list[str]:
         return []
     return [
         f"{cut.topic}-{cut.partition}: of offsets {span.start} to {span.end - 1} kstreams-assets"
-        f" expire kept the last record of each key only, and the point needs every one from offset"
+        " expire kept only the last record of each key, but the point needs every one from offset"
         f" {whole_from} on"
         if whole_from < cut.end
-        else f"{cut.topic}-{cut.partition}: the point ends at offset {cut.end}, and of offsets"
-        f" {span.start} to {span.end - 1} kstreams-assets expire kept the last record of each key"
-        " only"
+        else f"{cut.topic}-{cut.partition}: the point ends at offset {cut.end}, but of offsets"
+        f" {span.start} to {span.end - 1} kstreams-assets expire kept only the last record of"
+        " each key"
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a Repository has read, so that it reads it once: the caches live and end with it."""
+"""The caches of a Repository, which live as long as it does."""
 
 import threading
 from collections.abc import Hashable, Mapping
@@ -16,18 +16,18 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """The entries that were stored last: a bounded number of them."""
+    """The most recently stored entries: a limited number of them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._entries: dict[K, V] = {}
 
     def get(self, key: K) -> V | None:
-        """The entry of a key, None where it is not (or no longer) there."""
+        """The entry of a key, None if it does not exist (any more)."""
         return self._entries.get(key)
 
     def put(self, key: K, value: V) -> V:
-        """Store an entry; the one that was stored longest ago goes when there are too many."""
+        """Store an entry; drop the oldest one if there are too many."""
         self._entries.pop(key, None)
         self._entries[key] = value
         if len(self._entries) > self._most:
@@ -40,51 +40,51 @@ class Recent(Generic[K, V]):
 
 
 def known_of(warehouse: Warehouse) -> "Known":
-    """What the repositories share that were opened through a `Warehouse` object."""
+    """The shared caches of the repositories that were opened through a `Warehouse` object."""
     return warehouse.opened.setdefault("", Known())
 
 
 class Known:
     """The state of a `Repository` object, shared by its tables.
 
-    Also by repositories of other applications that were opened through the same `Warehouse` object:
-    they have the same tables. What was read stays right while the log of its table is the same;
-    each entry says of which state it is.
+    Repositories of other applications that were opened through the same `Warehouse` object share
+    it, too: they have the same tables. Entries stay valid while the log of their table is
+    unchanged; each entry names its state.
     """
 
     def __init__(self) -> None:
         self.opened: Recent[Any, Any] = Recent(64)
-        """Tables as they were opened last, with the log as it was just before."""
+        """The last opened tables, with their logs just before."""
         self.verified = Verified()
-        """Files of a disk that are what their names say."""
+        """Files on a disk whose contents match their names."""
         self.reduced: Recent[Any, dict[str, Any]] = Recent(64)
-        """What `Table.fold` made of each file in use."""
+        """The results of `Table.fold` for each file in use."""
         self.record_files: Recent[StorePath, tuple[Any, Any, int]] = Recent(8)
-        """Of records tables their files, with the log just before and the version."""
+        """Files of records tables, with the log just before and the version."""
         self.reading_records = threading.Lock()
         """Held while these are read: two readers at once would need twice the memory."""
         self.restored: Recent[Any, Any] = Recent(32)
-        """What restores wrote on clusters, with the versions of the tables that say so."""
+        """The records of restores on clusters, with the versions of the tables."""
         self.maps: Recent[tuple[str, str, str], Mapping[TopicPartitionId, OffsetMap]] = Recent(64)
         """Offset maps of committed restores, by application, restore and source topic."""
         self.bounds: Recent[tuple[StorePath, str], PointBounds] = Recent(64)
-        """The points of applications in the orders in which they are asked for."""
+        """The points of applications, in several orders."""
         self.compared: Recent[StorePath, tuple[Any, Any]] = Recent(8)
-        """How records tables compared with the ledger, with the state of all logs then."""
+        """Comparisons of records tables with the ledger, with the state of all logs then."""
         self.migrated: set[tuple[StorePath, str | None]] = set()
-        """Tables in which all files of an application are as this release writes them."""
+        """Tables whose files of an application were all written by this release."""
         self.pinned: dict[StorePath, Any] | None = None
-        """Of a view: the tables as it saw them first (`open_delta`)."""
+        """For a view: the tables as it saw them first (`open_delta`)."""
         self.log_states: dict[StorePath, Any] = {}
-        """Of a view: the logs of ledger and records table as it saw them, at one moment."""
+        """For a view: the logs of ledger and records table at one time."""
 
     def for_view(self) -> "Known":
-        """The same caches, for one who sees each table in one state."""
+        """The same caches, for a reader that sees each table in one state."""
         known = copy(self)
         known.pinned, known.log_states = {}, {}
         return known
 
     def unpin(self, path: StorePath) -> None:
-        """Let a view see a table as it is now."""
+        """Let a view see the current state of a table."""
         if self.pinned is not None:
             self.pinned.pop(path, None)

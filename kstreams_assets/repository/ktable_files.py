@@ -20,7 +20,7 @@ from kstreams_assets.store.failures import storage_failures
 _WINDOW: Final = {"name": "window", "type": "string", "nullable": True, "metadata": {}}
 _PROPERTIES: Final = {
     LAYOUT_PROPERTY: str(LAYOUT_VERSION),
-    # Keys and values lie in no order: their lowest and highest would skip no file.
+    # Keys and values are not ordered: their minimum and maximum would skip no file.
     "delta.dataSkippingStatsColumns": "partition,offset,timestamp_ms",
 }
 _IN_DDL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
@@ -32,11 +32,11 @@ WindowFiles = dict[str, list[SpanFile]]
 def open_table(
     path: StorePath, *, to_write: bool = False, known: Known | None = None
 ) -> DeltaTable | None:
-    """The table of a store as deltalake reads it, None while nothing was written (`open_delta`).
+    """The table of a store as deltalake reads it, None if nothing was written (`open_delta`).
 
     Raises:
         NewerLayoutError: A newer release wrote it.
-        WarehouseError: It cannot be read.
+        WarehouseError: The table cannot be read.
     """
     return open_delta(
         path,
@@ -52,7 +52,7 @@ def window_files(path: StorePath, known: Known | None = None) -> WindowFiles:
 
     Raises:
         NewerLayoutError: A newer release wrote the table.
-        WarehouseError: It cannot be read.
+        WarehouseError: The table cannot be read.
     """
     table = open_table(path, known=known)
     added = None if table is None else pa.table(table.get_add_actions(flatten=True))
@@ -69,10 +69,10 @@ def window_files(path: StorePath, known: Known | None = None) -> WindowFiles:
 
 
 def prepare_table(path: StorePath, schema_json: str) -> DeltaTable:
-    """The table with these columns: it is made if need be, columns and fields that are new added.
+    """The table with these columns: created if needed, with new columns and fields added.
 
-    `schema_json` is that of a DataFrame, without `window`. Rows of other windows have nothing in
-    new columns.
+    `schema_json` is that of a DataFrame, without `window`. Rows of other windows have nulls in new
+    columns.
 
     Raises:
         KStreamsAssetsError: A column has another type in the table; nothing was changed.
@@ -91,11 +91,11 @@ def prepare_table(path: StorePath, schema_json: str) -> DeltaTable:
         differing = dict(_differences("", there, columns))
         if differing:
             listed = "; ".join(
-                f"{name} is {there} there and {wanted} now"
+                f"{name} is {there} there but {wanted} now"
                 for name, (there, wanted) in differing.items()
             )
             raise KStreamsAssetsError(
-                f"The table of store {path.name} has other columns than are declared now:"
+                f"The columns of the table of store {path.name} differ from the declaration:"
                 f" {listed}.",
                 remedy=f"Restore the declaration, or remove the folder {path} and create its"
                 " snapshots again from the backup.",
@@ -114,8 +114,8 @@ def prepare_table(path: StorePath, schema_json: str) -> DeltaTable:
                 )
             table = delta_table(path)
             if "invariants" not in (table.protocol().writer_features or ["invariants"]):
-                # A column without time zone needs a feature, and Spark wants those named then that
-                # older tables with NOT NULL columns (of earlier releases) have without saying so.
+                # A column without time zone needs a feature. Spark then also requires features that
+                # older tables with NOT NULL columns (of earlier releases) use without listing them.
                 with committing(path):
                     table.alter.add_feature(
                         [TableFeatures.AppendOnly, TableFeatures.Invariants],
@@ -127,7 +127,7 @@ def prepare_table(path: StorePath, schema_json: str) -> DeltaTable:
 
 
 def _nullable(kind: Any) -> Any:  # noqa: ANN401 (types as Delta's JSON has them)
-    """A type of which every part may be missing: earlier and later rows may have none."""
+    """A type whose parts may all be missing: earlier and later rows may not have them."""
     if not isinstance(kind, dict):
         return kind
     may = {"nullable": True, "containsNull": True, "valueContainsNull": True}
@@ -145,7 +145,7 @@ def _nullable(kind: Any) -> Any:  # noqa: ANN401 (types as Delta's JSON has them
 
 
 def _merged(there: Any, wanted: Any) -> Any:  # noqa: ANN401 (types as Delta's JSON has them)
-    """A type with the columns and fields of both, those of `there` as they are spelled there."""
+    """A type with the columns and fields of both; those of `there` keep their spelling."""
     kind = _kind_of_both(there, wanted)
     if kind == "array":
         return {**there, "elementType": _merged(there["elementType"], wanted["elementType"])}
@@ -166,7 +166,7 @@ def _kind_of_both(there: Any, wanted: Any) -> str:  # noqa: ANN401
 
 
 def _fields(struct: Mapping[str, Any]) -> dict[str, Any]:
-    """By name; upper and lower case are one."""
+    """By name, ignoring case."""
     return {field["name"].lower(): field for field in struct["fields"]}
 
 
@@ -175,7 +175,7 @@ def _differences(
     there: Any,  # noqa: ANN401
     wanted: Any,  # noqa: ANN401
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Columns of both, fields dotted, whose types cannot be brought together."""
+    """Columns of both, fields dotted, whose types cannot be merged."""
     kind = _kind_of_both(there, wanted)
     if kind == "struct":
         known = _fields(there)

@@ -1,4 +1,4 @@
-"""The ledger: which spans are backed up, and how far they reach."""
+"""The ledger: the backed-up spans and their extent."""
 
 import inspect
 import math
@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _First(RecordedSpan):
-    """As much of a row, with the log start offset of its plan."""
+    """The needed part of a row, with the log start offset of its plan."""
 
     log_start: int
 
@@ -103,14 +103,14 @@ class _Done:
 
 @dataclass(slots=True)
 class _Closed(_Done):
-    """The same, and the recovery point that ends the window."""
+    """The same, with the recovery point at the end of the window."""
 
     recovery_point_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class _FoldedFile:
-    """What one file of the ledger says, neighbouring spans put together."""
+    """The spans in one file of the ledger, with neighbours merged."""
 
     holes_matter: frozenset[str]
 
@@ -122,15 +122,15 @@ _ROWS = rows_of(LedgerEntry)
 
 
 class Ledger:
-    """What is backed up, of one application.
+    """The backups of one application.
 
-    The rows follow the data: a window whose data is there without rows is written again.
+    Rows are written after the data: a window whose data exists without rows is written again.
     """
 
     def __init__(
         self, warehouse: Warehouse, application_id: str, known: Known | None = None
     ) -> None:
-        """`known` is that of the Repository which the ledger is part of."""
+        """`known` belongs to the ledger's Repository."""
         self._known = known or Known()
         self._table = Table.of(WINDOWS, warehouse, application_id, self._known)
         self._open = Table.of(INCREMENTS, warehouse, application_id, self._known)
@@ -141,16 +141,17 @@ class Ledger:
     def ensure(self) -> None:
         """Create the ledger, empty, unless it exists.
 
-        That comes before the first records: records without a ledger have lost it.
+        This happens before the first records: records without a ledger mean that the ledger was
+        lost.
         """
         self._table.ensure()
 
     def recorded_spans(
         self, windows: Sequence[Window], topics: Collection[str]
     ) -> list[RecordedSpan]:
-        """The spans whose edges bear on these windows: theirs, and the nearest on either side.
+        """The spans whose edges affect these windows: their own, and the nearest on either side.
 
-        Among them increments where windows are increments.
+        Includes increments if windows are increments.
         """
         rows = self.span_rows(
             topics,
@@ -172,10 +173,10 @@ class Ledger:
     def first_spans_cut_short(
         self, topics: Collection[str], *, begins_ms: int
     ) -> Mapping[TopicPartitionId, Position]:
-        """Where the backups of partitions begin, if the first window passed over offsets below.
+        """Where the backups of partitions start, if the first window skipped lower offsets.
 
-        Earlier releases let the first window (of the schedule, which begins at `begins_ms`) begin
-        where an older recovery point stood. Partitions without such an edge are left out.
+        In earlier releases the first window (of the schedule, which starts at `begins_ms`) started
+        at an older recovery point. Partitions without such an edge are omitted.
         """
         where = _chosen(None, topics) & (pc.field("window_start_ms") <= begins_ms)
         rows = self._table.read(columns=_ROWS.names(_First), where=where)
@@ -189,28 +190,28 @@ class Ledger:
     def done(
         self, topics: Collection[str], *, windows: Iterable[Window] = ()
     ) -> dict[Window, set[str]]:
-        """Windows that are recorded, with their topics among these.
+        """Recorded windows, with their topics among these.
 
-        Of `windows` also those that `expire` has put together with others: all topics of them.
+        Of `windows` also those that `expire` has merged with others: all topics of them.
         """
         where = one_of("topic", topics)
         found = self._table.rows_as(_Done, where, distinct=True)
         done = _topics_by_window(one for one in found if not one.window.is_merged)
         put_together = [one.window for one in found if one.window.is_merged]
         for window in windows:
-            # Whatever it did not hold when it was put together cannot be added any more.
+            # Topics that were missing at the merge cannot be added any more.
             if any(one.start_ms <= window.start_ms < one.end_ms for one in put_together):
                 done[window] = {*topics}
         return done
 
     def not_examined(self, topics: Collection[str]) -> dict[Window, set[str]]:
-        """Windows with topics of which the log could not be looked at in time."""
+        """Windows with topics whose log could not be inspected in time."""
         rows = self.span_rows(topics, columns=[*_ROWS.names(_Done), "gaps"])
         found = pa.array(_rows_with_gap(rows, {GapCause.NOT_EXAMINED}), pa.int64())
         return _topics_by_window(_ROWS.read_part(_Done, rows.take(found)))
 
     def closing_points(self, topics: Collection[str]) -> dict[str, dict[Window, str | None]]:
-        """Of each topic, the recovery point (id) that bounds each recorded window."""
+        """For each topic, the recovery point (id) that bounds each recorded window."""
         found: dict[str, dict[Window, str | None]] = {}
         where = one_of("topic", topics)
         for row in self._table.rows_as(_Closed, where, distinct=True):
@@ -219,17 +220,17 @@ class Ledger:
         return found
 
     def with_offsets(self, topics: Collection[str]) -> set[Window]:
-        """The recorded windows that hold an offset of one of these topics."""
+        """The recorded windows with an offset of one of these topics."""
         where = one_of("topic", topics) & (pc.field("end") > pc.field("start"))
         found = self._table.rows_as(_Done, where, distinct=True)
         return {one.window for one in found}
 
     def first_recorded_since(self, version: int, topics: Collection[str]) -> int | None:
-        """When the earliest window begins of which one of these topics was recorded since then.
+        """Start of the earliest window in which one of these topics was recorded since then.
 
-        None where none was. May be earlier: windows of the last commits before count, too.
+        None if there is none. May be earlier: windows of the previous commits count, too.
         """
-        # A row notes the version before its commit; other applications commit in between.
+        # A row records the version before its commit; other applications commit in between.
         recent = pc.field("ledger_version") >= version - _COMMITS_AT_ONCE
         rows = self._table.read(
             columns=["window_start_ms", "kind"],
@@ -238,7 +239,7 @@ class Ledger:
         return min(rows.filter(_ONE_WINDOW)["window_start_ms"].to_pylist(), default=None)
 
     def recordings(self, topics: Collection[str], *, begins_ms: int) -> list[Recording]:
-        """Who recorded the windows that begin at or after an instant, and when, in order."""
+        """The recordings of the windows that start at this time or later, in order."""
         keys = ["window_start_ms", "window_end_ms", "window", "topic", "run_id"]
         rows = self._table.read(
             columns=[*keys, "kind", "recorded_at_ms"],
@@ -253,7 +254,7 @@ class Ledger:
         return sorted(recordings, key=lambda recording: (recording.window, recording.topic))
 
     def closing_point_ids(self) -> set[str]:
-        """Ids of the points that recorded windows end with."""
+        """Ids of the points at the ends of recorded windows."""
         rows = self._table.read(
             columns=["recovery_point_id"],
             where=pc.field("recovery_point_id").is_valid(),
@@ -261,7 +262,7 @@ class Ledger:
         return set(rows["recovery_point_id"].unique().to_pylist())
 
     def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
-        """Every span of these topics, as far as it says what could be restored from it.
+        """Every span of these topics, reduced to what restores need to know.
 
         Each is compared with the records table, see `Comparison`.
 
@@ -284,13 +285,13 @@ class Ledger:
     ) -> DamagedSpans:
         """The spans whose files do not match the ledger, see `Comparison`.
 
-        The files themselves are looked at for `look_s` seconds at most, beginning where the last
-        call stopped: with 0 not at all, by default all of them. Ledger and log are
-        only compared again when one of them changed.
+        The files themselves are inspected for at most `look_s` seconds, starting where the last
+        call stopped: with 0 not at all, by default all of them. Ledger and log are only compared
+        again if one of them has changed.
 
         Args:
             topics: Only spans of these.
-            windows: Only spans of these; ledger and log are compared anew.
+            windows: Only spans of these; ledger and log are compared again.
             look_s: See above.
 
         Raises:
@@ -305,12 +306,12 @@ class Ledger:
         return file_actions(self._records, self._known)
 
     def records_version(self) -> int:
-        """The version of the records table, -1 while nobody has written it."""
+        """The version of the records table, -1 if it was never written."""
         return records_version(self._records, self._known)
 
     def compared(self) -> Comparison:
-        """The ledger and Delta's log, compared again only when one of them changed."""
-        # Looked at before the tables are read: what changes meanwhile is seen by the next call.
+        """The ledger and Delta's log, compared again only if one of them has changed."""
+        # Read before the tables: the next call notices later changes.
         state = self._state()
         then, earlier = self._known.compared.get(self._records) or (None, None)
         if earlier is not None and then == state:
@@ -333,10 +334,11 @@ class Ledger:
     def folded_spans(
         self, topics: Collection[str], *, holes_matter: Collection[str]
     ) -> list[StoredSpan]:
-        """As `stored_spans`, neighbouring spans put together (see `chains.folded`), not compared.
+        """Like `stored_spans`, with neighbouring spans merged (see `chains.folded`), without
+        comparison.
 
-        What a file of the table says is kept, and files never change: a later call reads what was
-        added since.
+        The spans of a file of the table are cached, and files never change: a later call reads only
+        new files.
         """
         matter = frozenset(holes_matter)
         files, open_rows = self._at_rest(
@@ -351,17 +353,17 @@ class Ledger:
         )
         wanted = set(topics)
         spans = (span for file in files for span in file if span.partition.topic in wanted)
-        # Of an open window there may be an increment for every other second.
+        # An open window may have an increment for every other second.
         return folded([*spans, *folded_rows(open_rows, holes_matter=matter)], holes_matter=matter)
 
     def held_positions(
         self, application: StreamsApplication
     ) -> Mapping[TopicPartitionId, Position]:
-        """Of each changelog partition, how far the recorded spans reach without a missing window.
+        """For each changelog partition, the end of its contiguous recorded range.
 
-        A point cut now need not save what lies below. Counted from the begin of the newest life of
-        the topic; a partition whose begin was never backed up is left out. Everything below the
-        position was read before this is asked for, and its files match the ledger.
+        A point cut now need not save lower records. Counted from the start of the newest topic
+        incarnation; partitions whose start was never backed up are omitted. Everything below the
+        position was read before this call, and its files match the ledger.
         """
         topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
         newest: dict[TopicPartitionId, Chain] = {}
@@ -383,9 +385,9 @@ class Ledger:
     def proven_ranges(
         self, application: StreamsApplication
     ) -> Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]]:
-        """Offsets of changelogs, as (topic id, start, end), that backups hold without a hole.
+        """Offsets of changelogs, as (topic id, start, end), that backups contain without a hole.
 
-        What was saved of them with recovery points is there a second time.
+        Records of them that were saved with recovery points are duplicates.
         """
         topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
         found: dict[TopicPartitionId, list[tuple[str, int, int]]] = {}
@@ -403,29 +405,29 @@ class Ledger:
     def span_rows(
         self, topics: Collection[str], *, columns: Sequence[str], increments: bool = False
     ) -> pa.Table:
-        """These columns of every span of these topics, those of increments if asked for."""
+        """These columns of every span of these topics, and of increments if requested."""
         return self._spans(columns, _chosen(None, topics), increments=increments)
 
     def topics_with_gap(
         self, topics: Collection[str], causes: Collection[GapCause]
     ) -> frozenset[str]:
-        """Those of these topics of which windows lack records for one of the causes."""
+        """Those of these topics whose windows have missing records for one of the causes."""
         rows = self.span_rows(topics, columns=["topic", "gaps"])
-        # Typed: Arrow takes nothing from a column by an empty list, which is one of nulls.
+        # Typed, because Arrow cannot select from a column with an empty list, whose type is null.
         numbers = pa.array(_rows_with_gap(rows, causes), pa.int64())
         return frozenset(rows["topic"].take(numbers).to_pylist())
 
     def all_span_rows(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of every span of every topic, those of increments of open windows too.
+        """These columns of every span of every topic, including increments of open windows.
 
-        Read while nobody commits, if that can be had.
+        Read while nobody commits, if possible.
         """
         return self._at_rest(lambda: self._spans(columns, _chosen(None, None), increments=True))
 
     def _spans(self, columns: Sequence[str], where: ds.Expression, *, increments: bool) -> pa.Table:
         if not increments:
             return self._table.read(columns=columns, where=where)
-        # First, for they go after their window's rows have come.
+        # Read first, because they are removed after their window's rows were written.
         open_ = self._open_rows(columns, where)
         rows = self._table.read(
             columns=[*dict.fromkeys([*columns, *_LIFE])],
@@ -450,9 +452,9 @@ class Ledger:
         return open_.select(columns)
 
     def _at_rest(self, read: Callable[[], T]) -> T:
-        """What `read` makes of tables that nobody has committed to meanwhile, if that can be had.
+        """The result of `read` on tables without concurrent commits, if possible.
 
-        A run commits to one after the other: read across such a moment, they do not match.
+        A run commits to one table after the other: a read in between sees tables that do not match.
         """
         if self._known.log_states:
             return read()
@@ -466,7 +468,7 @@ class Ledger:
         return found
 
     def pin(self) -> None:
-        """For a view: its tables and that of the records stay as they are now, at rest."""
+        """For a view: keep its tables and the records table in their current, consistent state."""
         states = self._state()
         for _ in range(_LOOKS):
             for table in (self._table, self._open):
@@ -486,9 +488,9 @@ class Ledger:
         return tuple(states[path] if path in states else log_state(path) for path in self._logs)
 
     def expected_files(self, *, superseded: bool = False) -> ExpectedFiles:
-        """The files that rows name, as backups wrote them; none of earlier releases.
+        """The files in the rows, as backups wrote them; none of earlier releases.
 
-        `superseded`: also those of increments whose window has its rows.
+        `superseded`: includes those of increments whose window has its own rows.
         """
         columns = [*SPAN, "written"]
         rows = (
@@ -501,13 +503,13 @@ class Ledger:
     def increments_of(
         self, window: Window, topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:
-        """The increments of a window, in order, also where the ledger has the window by now."""
+        """The increments of a window, in order, even if the ledger has the window by now."""
         return self.increments_between([window], topics)
 
     def increments_so_far(self, window: Window) -> tuple[dict[str, int], int]:
-        """Where the increments of a window end (epoch ms), by topic, and the next one's number.
+        """The ends of a window's increments (epoch ms), by topic, and the next one's number.
 
-        As of `increments_of`, without the rows: a follower asks every few seconds.
+        Like `increments_of`, without the rows: a follower asks every few seconds.
         """
         rows = self._open.read(
             columns=["window", "window_end_ms", "topic"],
@@ -523,7 +525,7 @@ class Ledger:
     def increments_between(
         self, windows: Sequence[Window], topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:
-        """As `increments_of`, of all windows from the first to the last of these."""
+        """Like `increments_of`, for all windows from the first to the last of these."""
         if not windows:
             return []
         where = _inside(windows)
@@ -533,9 +535,9 @@ class Ledger:
         return sorted(found, key=lambda e: (e.result.plan.window, e.result.partition))
 
     def closed_with_increments(self) -> list[Window]:
-        """Windows that are recorded while increments of them are still there, in order.
+        """Recorded windows whose increments still exist, in order.
 
-        A run takes those away once it has put them together; it may have been killed before.
+        A run removes those after it has closed the window; it may have been killed before.
         """
         rows = self._open.read(columns=["first_window"])
         where = one_of("window", _parents(rows))
@@ -555,7 +557,7 @@ class Ledger:
     def keep_increments(
         self, window: Window, entries: Sequence[LedgerEntry], writer: LockHandle | None = None
     ) -> None:
-        """Drop the increments of a window but for these, in one commit."""
+        """Drop the increments of a window except these, in one commit."""
         self._open.replace(
             entries,
             where=(pc.field("window_start_ms") >= window.start_ms)
@@ -578,7 +580,7 @@ class Ledger:
         return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
 
     def keys(self) -> dict[tuple[str, str], Window]:
-        """What is recorded, by key and topic: windows, merged ones and increments."""
+        """All recorded keys by topic: windows, merged ones and increments."""
         return {
             (one.window.key, one.topic): one.window
             for table in (self._open, self._table)
@@ -586,24 +588,24 @@ class Ledger:
         }
 
     def sizes(self) -> dict[tuple[str, str], StoredSize]:
-        """What each window (key) and topic takes, increments too."""
+        """The size of each window (key) and topic, including increments."""
         names = ["records", "stored_bytes"]
         rows = self.every_row([*_KEYS, *names])
         sums = rows.group_by(_KEYS).aggregate(
             [("records", "count"), *((name, "sum") for name in names)]
         )
         keys = zip(*(sums[name].to_pylist() for name in _KEYS), strict=True)
-        told = ("records_count", *(f"{name}_sum" for name in names))
-        found = map(StoredSize, *(sums[name].to_pylist() for name in told))
+        columns = ("records_count", *(f"{name}_sum" for name in names))
+        found = map(StoredSize, *(sums[name].to_pylist() for name in columns))
         return dict(zip(keys, found, strict=True))
 
     def last_end_ms(self, topics: Collection[str]) -> int:
-        """When the last window or increment of these topics ends; 0 where there is none."""
+        """The end of the last window or increment of these topics; 0 if there is none."""
         rows = self.span_rows(topics, columns=["window_end_ms"], increments=True)
         return pc.call_function("max", [rows["window_end_ms"]]).as_py() or 0
 
     def first_start_ms(self) -> int | None:
-        """When the first recorded window or increment starts, None where there is none."""
+        """Start of the first recorded window or increment, None if there is none."""
         tables = (self._open, self._table)
         starts_ms = [
             pc.call_function("min", [rows["window_start_ms"]]).as_py()
@@ -613,19 +615,19 @@ class Ledger:
         return min((one for one in starts_ms if one is not None), default=None)
 
     def every_row(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of every span of the application, increments too."""
+        """These columns of every span of the application, including increments."""
         return self._spans(columns, _chosen(None, None), increments=True)
 
     def as_spans(self, entries: Sequence[LedgerEntry]) -> list[StoredSpan]:
-        """What rows say, as `stored_spans` would give it once they were recorded."""
+        """Rows as spans, as `stored_spans` would return them once they are recorded."""
         return spans_of(_ROWS.write(entries))
 
     def of_run(self, run_id: str) -> Recorded:
-        """What is still as a run recorded it."""
+        """The unchanged recordings of a run."""
         return self._recorded(pc.field("run_id") == run_id)
 
     def of_windows(self, windows: Collection[str]) -> Recorded:
-        """What these windows (keys) hold."""
+        """The contents of these windows (keys)."""
         return self._recorded(one_of("window", windows))
 
     def _recorded(self, where: ds.Expression) -> Recorded:
@@ -644,13 +646,13 @@ class Ledger:
         writer: LockHandle | None = None,
         kept: Sequence[LedgerEntry] = (),
     ) -> None:
-        """Put the rows of these windows and topics in place of earlier ones, in one commit.
+        """Replace the rows of these windows and topics, in one commit.
 
         `writer` is the lock of the application under which they were backed up. `kept` are rows of
         the same windows and topics that stay, with the time at which they were read.
 
         Raises:
-            LeaseLostError: Another writer has the lock by now; nothing was written.
+            LeaseLostError: Another writer now holds the lock; nothing was written.
         """
         self._record(self._table, backups, run_id, writer, kept)
 
@@ -698,12 +700,12 @@ class Ledger:
         *,
         writer: LockHandle,
     ) -> None:
-        """Put rows that stand for several windows in place of these, in one commit.
+        """Replace these rows by rows that cover several windows, in one commit.
 
-        `windows` are those of each topic, which go.
+        `windows` are those of each topic whose rows are removed.
 
         Raises:
-            LeaseLostError: Another writer has the lock by now; nothing was written.
+            LeaseLostError: Another writer now holds the lock; nothing was written.
         """
         replaced = {(window, topic) for topic, of_it in windows.items() for window in of_it}
         replaced |= {(row.result.plan.window, row.result.partition.topic) for row in rows}
@@ -722,9 +724,9 @@ class Ledger:
         return None if lock is None else Writer(self._application_id, lock)
 
     def version(self) -> int:
-        """The version of the ledger of all applications, which grows with each change.
+        """The version of the ledger of all applications, which increases with each change.
 
-        -1 while nobody has written it.
+        It is -1 if the ledger was never written.
         """
         return self._table.version() + self._open.version() + 1
 
@@ -743,7 +745,7 @@ def _chosen(windows: Collection[str] | None, topics: Collection[str] | None) -> 
 
 
 def _inside(windows: Sequence[Window]) -> pc.Expression:
-    """Rows of what lies between the begin of the first and the end of the last of these."""
+    """Rows between the start of the first and the end of the last of these windows."""
     return (pc.field("window_start_ms") >= min(w.start_ms for w in windows)) & (
         pc.field("window_end_ms") <= max(w.end_ms for w in windows)
     )
@@ -763,7 +765,7 @@ def _no_span(backup: BackedUpTopic) -> SpanResult:
 
 
 def _nearest(rows: pa.Table, column: str, edge_ms: int, *, before: bool) -> pa.Table:
-    """Of each partition, the rows of the window nearest to an edge on one side of it."""
+    """For each partition, the rows of the nearest window on one side of an edge."""
     side = rows.filter(pc.field(column) <= edge_ms if before else pc.field(column) >= edge_ms)
     extreme = side.group_by(["topic", "partition"]).aggregate(
         [(column, "max" if before else "min")]
@@ -778,7 +780,7 @@ def _parents(increments: pa.Table) -> list[str]:
 
 
 def _not_closed(increments: pa.Table, rows: pa.Table) -> pa.Table:
-    """The increments of partitions that rows of the ledger do not have in their window yet."""
+    """The increments of partitions whose window has no rows in the ledger yet."""
     if increments.num_rows == 0 or rows.num_rows == 0:
         return increments
     known = {*zip(*(rows[name].to_pylist() for name in _LIFE), strict=True)}
@@ -796,7 +798,7 @@ def _topics_by_window(found: Iterable[_Done]) -> dict[Window, set[str]]:
 
 
 def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[StoredSpan]:
-    """The rows as spans; of those that are damaged nothing counts as stored."""
+    """The rows as spans; damaged ones count as not stored."""
     complete = [True] * rows.num_rows
     for index in _rows_with_gap(rows, UNKNOWN):
         complete[index] = False
@@ -877,7 +879,7 @@ def _closed_at_ms(point_id: str | None, seen_at_end: bool, recorded_at_ms: int) 
 
 
 def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list[StoredSpan]:
-    """`folded(spans_of(rows))`, with objects only for what remains: rows come by the million."""
+    """`folded(spans_of(rows))`, with objects only for the result: there are millions of rows."""
     if rows.num_rows == 0:
         return []
     columns = {name: rows.column(name).combine_chunks() for name in COLUMNS}
@@ -891,7 +893,7 @@ def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list
     expired = ~_without(rows, {GapCause.EXPIRED})[order]
     every = _without(rows, {GapCause.FOLDED})[order]
     unread = _unread_in_the_middle(rows)
-    # As in `_span`: where nobody looked, the first offset may be a hole.
+    # As in `_span`: without an inspection, the first offset may be a hole.
     looked = pc.fill_null(columns["contiguity_known"], False).to_numpy(zero_copy_only=False)
     hole = pc.fill_null(columns["first_hole"], _NO_HOLE).to_numpy()[order]
     hole = np.where(looked[order] | (start == end), hole, start)
@@ -976,8 +978,8 @@ _OF_FIRST: Final = (
 def _lives(
     columns: Mapping[str, pa.Array], holes_matter: Set[str] | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Of each row a number that stands for its partition and life, in their order, and whether
-    holes matter in its topic."""
+    """For each row the number of its partition incarnation, in order, and whether holes matter in
+    its topic."""
     topics, topic = _ranked(columns["topic"])
     lives, life = _ranked(columns["topic_id"])
     partition = columns["partition"].to_numpy().astype(np.int64) - _NO_PARTITION
@@ -987,7 +989,7 @@ def _lives(
 
 
 def _ranked(column: pa.Array) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The distinct texts in order, and of each row the number of its own."""
+    """The distinct texts in order, and for each row the number of its text."""
     encoded = column.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     ordered = sorted(range(len(names)), key=names.__getitem__)
@@ -1003,21 +1005,21 @@ def _chain_order(
     keys = [numbers[name] for name in ("start", "end", "window_start_ms", "window_end_ms")]
     order = np.argsort(life, kind="stable")
     ordered, starts = life[order], keys[0][order]
-    # Files are in order of time, and so are the offsets of a life: then there is nothing to sort.
+    # Files are in order of time, and so are the offsets of an incarnation: then no sort is needed.
     if ((ordered[1:] != ordered[:-1]) | (starts[1:] > starts[:-1])).all():
         return order
     return np.lexsort((_ranked(windows)[1], *reversed(keys), life))
 
 
 def _without(rows: pa.Table, causes: Collection[GapCause]) -> npt.NDArray[np.bool_]:
-    """Which rows lack no records for one of these causes."""
+    """Which rows have no missing records for one of these causes."""
     sound = np.ones(rows.num_rows, np.bool_)
     sound[_rows_with_gap(rows, causes)] = False
     return sound
 
 
 def _rows_with_gap(rows: pa.Table, causes: Collection[GapCause]) -> list[int]:
-    """Numbers of the rows that lack records for one of these causes, without objects of gaps."""
+    """Numbers of the rows with missing records for one of these causes, without gap objects."""
     gaps = rows.column("gaps").combine_chunks()
     by_row = pa.table({"row": gaps.value_parent_indices(), "cause": gaps.flatten().field("cause")})
     found = by_row.filter(one_of("cause", [cause.value for cause in causes]))
@@ -1025,11 +1027,11 @@ def _rows_with_gap(rows: pa.Table, causes: Collection[GapCause]) -> list[int]:
 
 
 def _unread_in_the_middle(rows: pa.Table) -> dict[int, RangeSet]:
-    """By number of the row, the offsets that could not be read, where some below `read_start` are
-    stored all the same.
+    """By number of the row, offsets that could not be read although some below `read_start` are
+    stored.
 
-    Increments become one row when their window closes. If a topic vanished or lost records after
-    the first of them, what they held before is stored nevertheless.
+    Increments become one row when their window closes. If a topic disappeared or lost records
+    after the first of them, their earlier records are stored nevertheless.
     """
     skipped = rows["read_start"].to_numpy() - rows["start"].to_numpy()
     if not (skipped > 0).any():
@@ -1049,7 +1051,7 @@ def _unread_in_the_middle(rows: pa.Table) -> dict[int, RangeSet]:
             for gap in gaps[index].as_py() or ()
             if gap["cause"] in UNREAD and gap["end"] is not None
         ]
-        # Rows of earlier releases may give one gap of a cause for several: where is not known.
+        # Rows of earlier releases may have one gap for several: the position is unknown.
         if known and all(gap["offsets"] == gap["end"] - gap["start"] for gap in known):
             found[index] = RangeSet(OffsetRange(gap["start"], gap["end"]) for gap in known)
     return found
@@ -1062,15 +1064,15 @@ COLUMNS = [*_OF_WINDOW, *_OF_SPAN, "gaps"]
 
 
 class TopicFactsTable(ApplicationTable[NotedTopic], spec=TOPICS):
-    """What topics of one application looked like, window by window."""
+    """Descriptions of topics of one application, window by window."""
 
     def record(self, backups: Sequence[BackedUpTopic], *, writer: LockHandle | None = None) -> None:
-        """Put the facts of these windows and topics in place of earlier ones, in one commit.
+        """Replace the facts of these windows and topics, in one commit.
 
-        `writer` is the application's lock, under which they came about.
+        `writer` is the application's lock under which they were collected.
 
         Raises:
-            LeaseLostError: Another writer has the lock by now; nothing was written.
+            LeaseLostError: Another writer now holds the lock; nothing was written.
         """
         rows = [
             NotedTopic(
@@ -1097,7 +1099,7 @@ class TopicFactsTable(ApplicationTable[NotedTopic], spec=TOPICS):
         )
 
     def delete_retention_ms(self, topics: Collection[str]) -> Mapping[str, int]:
-        """The shortest time for which topics ever kept deletions, where that was recorded."""
+        """The shortest recorded time for which topics kept deletions."""
         wanted = set(topics)
         least: dict[str, int] = {}
         columns = ["topic", "configs", "effective_configs"]
@@ -1107,7 +1109,7 @@ class TopicFactsTable(ApplicationTable[NotedTopic], spec=TOPICS):
         return least
 
     def roles(self) -> Mapping[str, str]:
-        """The roles of each topic, joined with `+`, as noted last."""
+        """The last recorded roles of each topic, joined with `+`."""
         names = ["topic", "role"]
         found: dict[str, str] = {}
         for of_file in self._table.fold(names, _roles):
@@ -1115,25 +1117,25 @@ class TopicFactsTable(ApplicationTable[NotedTopic], spec=TOPICS):
         return found
 
     def before(self, instant_ms: int) -> Mapping[str, TopicFacts]:
-        """Of each topic, what was noted at the last window that ended at or before an instant."""
+        """For each topic, the facts at the last window that ended at or before this time."""
         where = pc.field("window_end_ms") <= instant_ms
         rows = self._table.read(where=where)
         return _last_noted(rows, rows["topic"].to_pylist())
 
     def of_incarnations(self) -> Mapping[tuple[str, str], TopicFacts]:
-        """By topic and topic id what was noted last, in order of time."""
+        """The last recorded facts by topic and topic id, in order of time."""
         rows = self._table.read()
         keys = zip(rows["topic"].to_pylist(), rows["topic_id"].to_pylist(), strict=True)
         return _last_noted(rows, [*keys])
 
     def between(self, from_ms: int, to_ms: int) -> list[NotedTopic]:
-        """What was noted at windows that end after one instant and not after another, in order."""
+        """The records of windows that end after one time and not after another, in order."""
         ends_ms = pc.field("window_end_ms")
         rows = self._table.rows((ends_ms > from_ms) & (ends_ms <= to_ms))
         return sorted(rows, key=lambda row: row.window_end_ms)
 
     def rows(self, topics: Iterable[str]) -> pa.Table:
-        """All that was noted of these topics; columns of `NotedTopic`."""
+        """All records of these topics; columns of `NotedTopic`."""
         return self._table.read(where=one_of("topic", topics))
 
 
@@ -1141,7 +1143,7 @@ K = TypeVar("K")
 
 
 def _last_noted(rows: pa.Table, keys: Sequence[K]) -> dict[K, TopicFacts]:
-    """Of the rows of each key the last one, in order of time."""
+    """The last row of each key, in order of time."""
     ends_ms = rows["window_end_ms"].to_pylist()
     newest: dict[K, int] = {}
     for index, key in enumerate(keys):
@@ -1163,8 +1165,8 @@ def _least_delete_retention_ms(rows: pa.Table) -> Mapping[str, int]:
         pc.map_lookup(rows[column], name, "first")  # pyright: ignore[reportAttributeAccessIssue]
         for column in ("configs", "effective_configs")
     )
-    told = pc.coalesce(effective, own)  # pyright: ignore[reportAttributeAccessIssue]
-    table = pa.table({"topic": rows["topic"], "ms": told.cast(pa.int64())})
+    retention_ms = pc.coalesce(effective, own)  # pyright: ignore[reportAttributeAccessIssue]
+    table = pa.table({"topic": rows["topic"], "ms": retention_ms.cast(pa.int64())})
     least = table.filter(pc.field("ms").is_valid()).group_by("topic").aggregate([("ms", "min")])
     return dict(zip(least["topic"].to_pylist(), least["ms_min"].to_pylist(), strict=True))
 

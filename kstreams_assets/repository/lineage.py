@@ -1,4 +1,4 @@
-"""What an application continues from: the restores of its warehouse, and what they wrote."""
+"""The continuation of an application: the restores of its warehouse, and their records."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,14 +10,14 @@ from kstreams_assets.repository.restored_ranges import restored_onto
 
 
 class Lineage:
-    """From where one application continues, on its own cluster or on one it was restored to."""
+    """Where one application continues, on its own cluster or on one to which it was restored."""
 
     def __init__(self, repo: Repository) -> None:
         self._repo, self._application_id = repo, repo.application_id
         self._points, self._restores = repo.points, repo.restores
 
     def restored_onto(self, cluster_id: str) -> RestoredRanges:
-        """What restores of the warehouse, of any application, wrote on a cluster.
+        """The records that restores of the warehouse, of any application, wrote on a cluster.
 
         Raises:
             StoredDataError: A table cannot be read, or contradicts itself.
@@ -26,7 +26,7 @@ class Lineage:
         return restored_onto(self._repo, cluster_id)
 
     def origins(self, clusters: Iterable[str] = ()) -> Origins:
-        """The logs that restores wrote, on clusters of which there are points, and on these."""
+        """The logs that restores wrote, on clusters with points, and on these."""
         found = {
             (one.target.topic, one.target.partition, one.target_topic_id): one
             for cluster_id in self._points.clusters() | {*clusters}
@@ -43,9 +43,9 @@ class Lineage:
         return Origins({life: one for life, one in found.items() if one.restore_id in same})
 
     def continuation(self, *, cluster_id: str, topic_ids: Mapping[str, str]) -> Continuation | None:
-        """The newest restore that wrote topics (ids by name) as they are on a cluster now.
+        """The newest restore that wrote the current topics (ids by name) on a cluster.
 
-        None where the application continues from no restore, or its recovery point is gone.
+        None if the application continues from no restore, or its recovery point was dropped.
         """
         origins = self.origins([cluster_id])
         ids = {one.restore_id for one in origins.written(topic_ids).values()}
@@ -66,11 +66,10 @@ class Lineage:
     def require(
         self, newest: RecoveryPoint, *, cluster_id: str, topic_ids: Mapping[str, str]
     ) -> None:
-        """Refuse a cluster to which neither the backups nor a restore of them lead.
+        """Refuse a cluster that neither the backups nor a restore of them lead to.
 
-        A restore leads to it if its group offsets were committed, topics that it wrote are there,
-        and no recovery point was taken on them before the application went to the cluster of the
-        newest point.
+        A restore leads to it if its group offsets were committed, its topics exist, and no recovery
+        point was taken on them before the application moved to the cluster of the newest point.
 
         Args:
             newest: The newest recovery point of the application.
@@ -100,8 +99,8 @@ class Lineage:
         return {cut.topic_id for point in loaded for cut in point.partitions}
 
     def needed_points(self) -> frozenset[str]:
-        """Ids of points that have to stay: unfinished restores are made from them, or logs of
-        which there are points continue what they hold."""
+        """Ids of points that must be kept: they are the source of unfinished restores, or logs with
+        points continue their contents."""
         clusters = self._points.clusters()
         return self._restores.pinned() | {
             restore.point_id
@@ -113,10 +112,10 @@ class Lineage:
 def _last_before(
     instants: Iterable[PointInstant], point: RecoveryPoint, cluster_id: str
 ) -> str | None:
-    """The id of the last of the points from one on that were taken on its own cluster, before one
-    was taken on the cluster to which it was restored."""
+    """The id of the last of the points, starting at one, that were taken on its own cluster before
+    one was taken on the cluster to which it was restored."""
     last: str | None = None
-    if point.cluster_id == cluster_id:  # topics were deleted and restored where they were
+    if point.cluster_id == cluster_id:  # topics were deleted and restored in place
         return None
     for instant in sorted(instants, key=in_order):
         if in_order(instant) < in_order(point):

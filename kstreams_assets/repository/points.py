@@ -53,7 +53,8 @@ class OffsetRanges:
 
     @classmethod
     def of_cuts(cls, cuts: Iterable[PartitionCut]) -> "OffsetRanges":
-        """What these cuts have saved: `[saved_from, end)` outside the excluded ranges."""
+        """The offsets that these cuts have saved: `[saved_from, end)` outside the excluded
+        ranges."""
         return cls(
             (
                 (cut.topic, cut.topic_id, cut.partition),
@@ -68,9 +69,9 @@ class OffsetRanges:
         partitions: pa.ChunkedArray,
         proven: Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]] | None = None,
     ) -> "OffsetRanges":
-        """What many points have saved, from the column `partitions` of their table.
+        """The offsets that many points have saved, from the column `partitions` of their table.
 
-        Changelog offsets in `proven` (topic id, start, end) are left out.
+        Changelog offsets in `proven` (topic id, start, end) are omitted.
         """
         if len(partitions) == 0:
             return cls()
@@ -92,7 +93,7 @@ class OffsetRanges:
         return cls(found)
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Which rows (columns topic, topic_id, partition, offset) lie in the ranges."""
+        """Which rows (columns topic, topic_id, partition, offset) are in the ranges."""
         inside = np.zeros(rows.num_rows, np.bool_)
         if rows.num_rows == 0 or not self._by_key:
             return inside
@@ -112,7 +113,7 @@ def _pieces(cuts: pa.Table) -> tuple[_Offsets, _Offsets, _Offsets]:
     of_row = excluded.value_parent_indices().to_numpy().astype(np.int64)
     bad = pa.Table.from_struct_array(excluded.flatten())
     bad_start, bad_end = bad["start"].to_numpy(), bad["end"].to_numpy()
-    # Each cut gives a piece up to its first excluded range, each such range one up to the next.
+    # Each cut has a piece up to its first excluded range, each such range one up to the next.
     rows = np.concatenate((np.arange(len(end)), of_row))
     starts = np.concatenate((saved_from, np.maximum(bad_end, saved_from[of_row])))
     ends = np.concatenate((end.copy(), end[of_row]))
@@ -124,9 +125,9 @@ def _pieces(cuts: pa.Table) -> tuple[_Offsets, _Offsets, _Offsets]:
 
 
 def _may_be_proven(cuts: pa.Table) -> _Offsets:
-    """1 for each cut whose records a backup may stand in for: changelogs, not repartition topics.
+    """1 for each cut whose records a backup can replace: changelogs, not repartition topics.
 
-    Records in flight stay with their point, whatever else their topic is.
+    Records in flight stay with their point, whatever other roles their topic has.
     """
     roles = cuts["roles"].combine_chunks()
     of_row = roles.value_parent_indices().to_numpy().astype(np.int64)
@@ -146,13 +147,13 @@ def matching(column: pa.Array, test: Callable[[str], bool]) -> npt.NDArray[np.bo
 
 
 def _codes(rows: pa.Table) -> tuple[list[_Key], _Offsets]:
-    """The distinct partitions and lives of the rows, and for each row the number of its own."""
+    """The distinct partitions and incarnations of the rows, and for each row its number."""
     found, numbers = distinct(rows, ["topic", "topic_id", "partition"])
     return [*zip(*(column.to_pylist() for column in found.columns), strict=True)], numbers
 
 
 def _groups(codes: _Offsets) -> Iterable[tuple[int, _Offsets]]:
-    """Each code with the positions at which it stands."""
+    """Each code with its positions."""
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     edges = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
@@ -161,7 +162,7 @@ def _groups(codes: _Offsets) -> Iterable[tuple[int, _Offsets]]:
 
 
 _ENOUGH_POINTS = 5_000
-"""A file of so many is not put together with others."""
+"""A file of this size is not merged with others."""
 _INSTANT = [
     "id",
     "taken_at_ms",
@@ -182,7 +183,7 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
         """Store a point; `writer` is the lock of the recorder, under which it was taken.
 
         Raises:
-            LeaseLostError: Another holder has the lock by now; nothing was written.
+            LeaseLostError: Another holder now has the lock; nothing was written.
         """
         self._append([point], self._writer(writer))
 
@@ -196,17 +197,17 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
 
     @staticmethod
     def plain(point: RecoveryPoint) -> dict[str, Any]:
-        """A point as plain values by column, without the digest, which is of these."""
+        """A point as plain values by column, without the digest, which is computed from them."""
         row = rows_of(RecoveryPoint).plain(point)
         del row["digest"]
         return row
 
     def instants(self) -> list[PointInstant]:
-        """When each point of the application counts, oldest first."""
+        """The evaluation time of each point of the application, oldest first."""
         return [*self.bounds().counting]
 
     def bounds(self) -> "PointBounds":
-        """The points that can bound windows; costs what was added since the call before."""
+        """The points that can bound windows; costs only what was added since the last call."""
         parts = self._table.fold(_INSTANT, _instants_of)
         known, key = self._table.known.bounds, (self._table.path, self._application_id)
         return known.put(key, (known.get(key) or PointBounds()).with_parts(parts))
@@ -220,7 +221,7 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
         """The points with these ids, oldest first.
 
         Raises:
-            StoredDataError: The row of one was changed since it was taken; unless `damaged_too`.
+            StoredDataError: A row was changed after the point was taken; unless `damaged_too`.
         """
         names = sorted(ids)
         if not names:
@@ -232,13 +233,13 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
                 raise StoredDataError(
                     subject=f"Recovery point {point.id}",
                     problem=CHANGED,
-                    remedy="Bring the table recovery_points back from a copy of the warehouse, or"
-                    " use another recovery point.",
+                    remedy="Restore the table recovery_points from a copy of the warehouse, or use"
+                    " another recovery point.",
                 )
         return points
 
     def cuts(self, ids: Collection[str]) -> pa.Table:
-        """The cuts of the points with these ids by the column, which takes no look at digests.
+        """The cuts of the points with these ids as columns; digests are not verified.
 
         Columns `id, topic, partition, topic_id, log_start, end`, `roles` joined by commas, and
         `committed`, the offset that the group had committed there, null if none.
@@ -259,9 +260,9 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
         return both.append_column("committed", committed)
 
     def of_topic(self, topic: str) -> list[RecoveryPoint]:
-        """Every point as far as one topic goes, in order; takes no look at digests.
+        """Every point reduced to one topic, in order; digests are not verified.
 
-        As of `RecoveryPoint.narrowed`: what else a point lacks does not count.
+        As in `RecoveryPoint.narrowed`: other missing parts of a point do not count.
         """
         rows = self._table.read()
         for name in ("partitions", "group_offsets"):
@@ -273,9 +274,9 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
         return sorted(rows_of(RecoveryPoint).of_plain(columns), key=in_order)
 
     def newest(self, count: int = 1, *, damaged_too: bool = False) -> list[RecoveryPoint]:
-        """The newest points, newest first; what it costs does not grow with all there are.
+        """The newest points, newest first; the cost does not grow with their total number.
 
-        Those whose row was changed since they were taken are passed over, unless `damaged_too`.
+        Points whose row was changed after they were taken are skipped, unless `damaged_too`.
         """
         wanted = count
         by_sequence = replace(self._table, grows_along="sequence")
@@ -291,7 +292,7 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
             wanted *= 2
 
     def versions(self) -> list["PointVersions"]:
-        """What each point notes of other tables, without its positions."""
+        """The table versions recorded in each point, without its positions."""
         names = list(PointVersions._fields)
         rows = self._table.read(columns=names)
         columns = [rows[name].to_pylist() for name in names]
@@ -300,15 +301,15 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
     def yardstick(
         self, declared: DeclaredGuarantee, instants: Iterable[PointInstant] | None = None
     ) -> Yardstick:
-        """What can be asked of the points: the guarantee that the application has itself.
+        """The guarantee to require of the points: the application's own.
 
-        The one that is declared; else what the newest point shows that shows one. Where no point
-        shows any, points have to be exact. `at_least_once` is the default of Kafka Streams: of such
-        an application no point can promise more than that, and none has to.
+        The declared one; else the one of the newest point that shows one. If no point shows any,
+        points have to be exact. `at_least_once` is the default of Kafka Streams: for such an
+        application no point can have a better guarantee, and none needs one.
 
         Args:
             declared: As in the settings of the application.
-            instants: Of its points, where they are known already.
+            instants: Of its points, if already known.
         """
         if declared is not DeclaredGuarantee.AUTO:
             return Yardstick(Guarantee(declared.value), declared=True)
@@ -341,7 +342,7 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
         self,
         proven: Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]] | None = None,
     ) -> OffsetRanges:
-        """What the stored points have saved, but for changelog offsets in `proven`."""
+        """The offsets that the stored points have saved, without changelog offsets in `proven`."""
         rows = self._table.read(columns=["partitions"])
         return OffsetRanges.of_points(rows["partitions"], proven)
 
@@ -352,10 +353,10 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
         writer: LockHandle | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> list[int]:
-        """Drop points, given by id with the time they were taken, and put small files together.
+        """Drop points, given by id with the time they were taken, and merge small files.
 
-        Neighbouring files become one by one commit; none begins once `goes_on` says no. `writer`
-        as in `append`.
+        Each range of neighbouring files is merged in one commit; none starts after `goes_on`
+        returns false. `writer` as in `append`.
 
         Returns:
             How many points each commit dropped.
@@ -392,7 +393,7 @@ class PinsTable(ApplicationTable[Pin], spec=PINS):
         return sorted(found, key=lambda pin: pin.pinned_at_ms, reverse=True)
 
     def pin(self, point_id: str, reason: str, *, writer: LockHandle | None = None) -> Pin:
-        """Pin a point; pinned again, it gets the new reason.
+        """Pin a point; pinning it again replaces the reason.
 
         `writer` is the lock of the recorder, under which the point was seen.
         """
@@ -401,7 +402,7 @@ class PinsTable(ApplicationTable[Pin], spec=PINS):
         return pin
 
     def unpin(self, point_id: str) -> bool:
-        """Take a pin away; whether there was one."""
+        """Remove a pin; return whether there was one."""
         there = any(pin.recovery_point_id == point_id for pin in self.all())
         if there:
             self._replace(point_id, [])
@@ -422,7 +423,7 @@ def _cluster_ids(rows: pa.Table) -> frozenset[str]:
 
 
 def _instants_of(rows: pa.Table) -> tuple[PointInstant, ...]:
-    """When each of some points counts, oldest first."""
+    """The evaluation times of points, oldest first."""
     columns = rows.to_pydict()
     exact = Guarantee.EXACT.value
     instants = [
@@ -465,7 +466,7 @@ def _flat(ids: pa.ChunkedArray, lists: pa.ChunkedArray) -> pa.Table:
 
 
 def _of_topic(lists: pa.ChunkedArray, topic: str) -> pa.Array:
-    """Lists of structs with those elements only that are of a topic."""
+    """Lists of structs with only the elements of a topic."""
     of_it = lists.combine_chunks()
     mine = pc.call_function("equal", [of_it.flatten().field("topic"), topic])
     of_row = of_it.value_parent_indices().filter(mine).to_numpy()
@@ -479,7 +480,7 @@ def _points(rows: pa.Table) -> list[RecoveryPoint]:
     points = rows_of(RecoveryPoint).of_plain(columns)
     others = [name for name in columns if name != "digest"]
     values = zip(*(columns[name] for name in others), strict=True)
-    # The digest is of the row as it stands there: it keeps it when the table gets another column.
+    # The digest is that of the stored row: it stays valid when the table gets another column.
     return [
         replace(point, damaged=True)
         if point.digest not in (None, value_digest(dict(zip(others, row, strict=True))))
@@ -506,7 +507,8 @@ class SavedRecordsTable(ApplicationTable[SavedRecord], spec=SAVED_RECORDS):
         *,
         writer: LockHandle | None = None,
     ) -> int:
-        """Store what a point saves, in one commit, before the point itself; number of records.
+        """Store the saved records of a point, in one commit, before the point itself; return their
+        number.
 
         `writer` as in `RecoveryPointTable.append`.
         """
@@ -518,10 +520,10 @@ class SavedRecordsTable(ApplicationTable[SavedRecord], spec=SAVED_RECORDS):
         return rows.num_rows
 
     def _require_all_of(self, point: RecoveryPoint) -> None:
-        """Refuse a table that lacks the commit with which records of a point were saved.
+        """Refuse a table without the commit that saved the records of a point.
 
         Raises:
-            StoredDataError: It is older than the point.
+            StoredDataError: The table is older than the point.
         """
         version = self.version()
         if point.saved_version is not None and version < point.saved_version:
@@ -530,19 +532,19 @@ class SavedRecordsTable(ApplicationTable[SavedRecord], spec=SAVED_RECORDS):
                 problem=f"recovery point {point.id} was stored when it had version"
                 f" {point.saved_version}, now it has {version}: its last commits are missing, as in"
                 " a copy that was made while a point was taken",
-                remedy="Bring the table recovery_point_records back from a later copy of the"
+                remedy="Restore the table recovery_point_records from a later copy of the"
                 " warehouse, or restore a recovery point that does not need it.",
             )
 
     def of_point(self, point: RecoveryPoint) -> pa.Table:
-        """The saved records that belong to a point, each once, by topic, partition and offset.
+        """The saved records of a point, each once, by topic, partition and offset.
 
-        Columns as in `SCHEMA`. What a backup was said to hold without holes (see `drop_unneeded`)
-        is not among them.
+        Columns as in `SCHEMA`. Excludes records that a backup contains without holes (see
+        `drop_unneeded`).
 
         Raises:
-            StoredDataError: One of them was changed since it was saved, or the table is older than
-                the point.
+            StoredDataError: A record was changed after it was saved, or the table is older than the
+                point.
         """
         cuts = {cut.id: cut for cut in point.partitions if cut.saved_from is not None}
         return self.of_cuts(point, cuts)
@@ -552,10 +554,10 @@ class SavedRecordsTable(ApplicationTable[SavedRecord], spec=SAVED_RECORDS):
     ) -> pa.Table:
         """The records in `[saved_from, end)` outside the excluded ranges of cuts of a point.
 
-        Whichever points saved them.
+        Any point may have saved them.
 
         Raises:
-            StoredDataError: As `of_point`.
+            StoredDataError: As in `of_point`.
         """
         if not cuts:
             return SCHEMA.empty_table()
@@ -566,8 +568,8 @@ class SavedRecordsTable(ApplicationTable[SavedRecord], spec=SAVED_RECORDS):
         return found
 
     def changed(self) -> Iterator[tuple[TopicPartitionId, str, int, str]]:
-        """Rows that do not match their digest: partition, topic id, offset, saving point; all are
-        read, one file after the other."""
+        """Rows that do not match their digest: partition, topic id, offset, saving point; reads all
+        rows, one file after the other."""
         for file in self._table.files():
             point_id = pc.field("recovery_point_id")
             rows = self._table.read(
@@ -577,7 +579,7 @@ class SavedRecordsTable(ApplicationTable[SavedRecord], spec=SAVED_RECORDS):
                 yield from _changed(pa.Table.from_batches([batch]))
 
     def needed_rows(self, file: StoredFile, needed: OffsetRanges, fresh_from: str) -> int:
-        """How many rows of a file `drop_unneeded` would leave; reads their keys only."""
+        """The number of rows that `drop_unneeded` would leave in a file; reads only their keys."""
         point_id = pc.field("recovery_point_id")
         rows = self._table.read(
             columns=[*_KEY, "recovery_point_id"],
@@ -594,10 +596,11 @@ class SavedRecordsTable(ApplicationTable[SavedRecord], spec=SAVED_RECORDS):
         *,
         writer: LockHandle | None = None,
     ) -> int:
-        """Put the files of points `[low, high]` together without what nobody needs; rows dropped.
+        """Merge the files of points `[low, high]` without unneeded rows; return the number dropped.
 
-        `needed` is what the stored points refer to. Rows of point ids from `fresh_from` on stay:
-        their point may be about to be stored. `writer` as in `RecoveryPointTable.append`.
+        `needed` are the references of the stored points. Rows of point ids from `fresh_from` on
+        stay, because their point may be about to be stored. `writer` as in
+        `RecoveryPointTable.append`.
         """
         dropped = 0
 
@@ -613,13 +616,13 @@ class SavedRecordsTable(ApplicationTable[SavedRecord], spec=SAVED_RECORDS):
 
 
 def chosen(rows: pa.Table, cuts: Mapping[TopicPartitionId, PartitionCut]) -> pa.Table:
-    """Of saved records those that belong to these cuts, each once, in order."""
+    """The saved records that belong to these cuts, each once, in order."""
     inside = OffsetRanges.of_cuts(cuts.values()).mask(rows)
     return _each_once(rows.filter(pa.array(inside)))
 
 
 def _near(cuts: Iterable[PartitionCut]) -> pc.Expression:
-    """A coarse filter, one range of offsets per topic, by which files are skipped."""
+    """A coarse filter, one range of offsets per topic, to skip files."""
     ranges: dict[str, tuple[int, int]] = {}
     for cut in cuts:
         low, high = ranges.get(cut.topic, (cut.end, cut.end))
@@ -637,7 +640,7 @@ def _stays(rows: pa.Table, needed: OffsetRanges, fresh_from: str) -> npt.NDArray
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """In order; what a later point had to read again (an excluded range, decided) only once."""
+    """In order; records that a later point read again (an excluded range, decided) only once."""
     rows = rows.sort_by([(name, "ascending") for name in (*_KEY, "recovery_point_id")])
     if rows.num_rows < 2:
         return rows
@@ -670,18 +673,18 @@ def _columns(application_id: str, point_id: str, tail: SavedTail) -> pa.Table:
 
 
 def _digest(partition: TopicPartitionId, record: RawRecord) -> bytes:
-    """A digest of one record and where it belongs: of the text that Python writes for its parts."""
+    """A digest of one record and its position, over Python's text form of its parts."""
     text = ascii((partition.topic, partition.partition, *record))
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 def _require_unchanged(rows: pa.Table) -> None:
-    """Rows of earlier releases have no digest: nothing is known of them."""
+    """Rows of earlier releases have no digest and cannot be verified."""
     for source, _, offset, point_id in _changed(rows):
         raise StoredDataError(
             subject=f"Offset {offset} of {source}, saved with recovery point {point_id},",
-            problem="it does not match the digest that was noted when it was saved",
-            remedy="Bring the table recovery_point_records back from a copy of the warehouse,"
+            problem="it does not match the digest that was recorded when it was saved",
+            remedy="Restore the table recovery_point_records from a copy of the warehouse,"
             " or restore a recovery point that does not need it.",
         )
 

@@ -1,7 +1,7 @@
-"""What restores wrote at the start of logs, as the backups of the older logs hold it.
+"""Restored records at the start of logs, taken from the backups of the older logs.
 
-The older log's files, its saved records, what it lacks and what is damaged of it stand for the
-offsets that the restore gave to the same records.
+The older log's files, saved records, missing records and damage apply to the new offsets of the
+same records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from kstreams_assets.repository.restores import OffsetMapsTable
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The first records of a log: a restore wrote them from `point`, of which `cut` is the part."""
+    """The first records of a log: a restore wrote them from `point`; `cut` is the point's part."""
 
     maps: OffsetMapsTable
     written: RestoredRange
@@ -33,22 +33,22 @@ class Prefix:
 
     @property
     def offsets(self) -> OffsetRange:
-        """Where they lie in the log."""
+        """Their offsets in the log."""
         return self.written.offsets
 
     @property
     def source(self) -> RangeSet:
-        """Offsets of the older log among which they were."""
+        """Their offset range in the older log."""
         committed = self.point.group.offset_in(self.cut) or 0
         in_flight = self.cut.roles.in_flight_only
         return self.cut.records_from(max(self.cut.log_start, committed if in_flight else 0))
 
     @property
     def map(self) -> OffsetMap:
-        """Their offsets in the older log to those in this one.
+        """The map of their offsets in the older log to those in this one.
 
         Raises:
-            StoredDataError: It is not the map that the restore stored.
+            StoredDataError: It differs from the map that the restore stored.
         """
         one = self.written
         return self.maps.of_committed(one.restore_id, one.source.topic)[one.source]
@@ -64,7 +64,7 @@ class Prefix:
 
 
 class Prefixes:
-    """Those of all logs of an application of which there are recovery points."""
+    """The prefixes of all logs of an application with recovery points."""
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
@@ -89,11 +89,11 @@ class Prefixes:
         return bool(self._by_life)
 
     def get(self, life: PartitionLife) -> Prefix | None:
-        """The prefix of a log; None where no restore wrote it."""
+        """The prefix of a log; None if no restore wrote it."""
         return self._by_life.get(life)
 
     def restored_points(self, point: RecoveryPoint) -> list[RecoveryPoint]:
-        """The points from which the logs of a point were restored, and so on."""
+        """The points from which the logs of a point were restored, recursively."""
         direct = {
             prefix.point.id: prefix.point
             for cut in point.partitions
@@ -105,7 +105,7 @@ class Prefixes:
         ]
 
     def join(self, chains: Mapping[PartitionLife, Chain]) -> Mapping[PartitionLife, Chain]:
-        """Let chains answer for their prefixes as those of the older logs do."""
+        """Extend chains by their prefixes, from the older logs."""
         for life, prefix in self._by_life.items():
             chain = chains.get(life)
             if chain is None:
@@ -119,7 +119,7 @@ class Prefixes:
         return chains
 
     def join_damage(self, damaged: DamagedSpans) -> DamagedSpans:
-        """The same with the prefixes whose older log is damaged where they come from."""
+        """The damage, extended to prefixes whose source in the older log is damaged."""
         for life, prefix in self._by_life.items():
             found = next(
                 filter(
@@ -138,11 +138,11 @@ class Prefixes:
     ) -> dict[TopicPartitionId, pa.Table]:
         """Records of cuts of a point that were saved with points, in order of offsets.
 
-        Those of `[saved_from, end)` of each cut outside its excluded ranges, and what was saved of
+        Those of `[saved_from, end)` of each cut outside its excluded ranges, and the saved ones of
         the records that a restore wrote to its log.
 
         Raises:
-            StoredDataError: One was changed since it was saved, or the table is older than the
+            StoredDataError: A record was changed after it was saved, or the table is older than the
                 point.
         """
         own = {

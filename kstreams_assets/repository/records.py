@@ -1,4 +1,4 @@
-"""The records of an application: their files, and what does not match the ledger (no JVM)."""
+"""The records of an application: their files, and differences from the ledger (no JVM)."""
 
 import math
 import time
@@ -67,9 +67,9 @@ RECORDS: Final = pa.schema(
 PARTITIONED_BY: Final = ("window", "topic")
 
 _DELETIONS: Final = 8
-"""Files that are deleted at a time: a store answers late."""
+"""Number of files deleted at a time, because a store answers slowly."""
 _REPLACED_HOURS: Final = 6
-"""How long replaced files stay: whoever reads them has looked them up before."""
+"""How long replaced files are kept for readers that have looked them up before."""
 _PROPERTIES: Final = {
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.logRetentionDuration": "interval 1 hours",
@@ -78,8 +78,8 @@ _PROPERTIES: Final = {
     "delta.checkpoint.writeStatsAsStruct": "true",
     "delta.checkpoint.writeStatsAsJson": "false",
 }
-"""A follower commits every few seconds: a long log would make each look at the table slow. So would
-checkpoints with what is known of each file as JSON, of which there are hundreds of thousands."""
+"""A follower commits every few seconds: a long log would slow down each read of the table. So would
+checkpoints with facts about each file as JSON, because there are hundreds of thousands."""
 
 
 def open_records(
@@ -89,11 +89,11 @@ def open_records(
     known: Known | None = None,
     version: int | None = None,
 ) -> DeltaTable | None:
-    """The records table as deltalake reads it, None while nothing was written (`open_delta`).
+    """The records table as deltalake reads it, None if nothing was written (`open_delta`).
 
     Raises:
         NewerLayoutError: A newer release wrote it.
-        WarehouseError: It cannot be read.
+        WarehouseError: The table cannot be read.
     """
     name = f"records/{path.name}"
     return open_delta(
@@ -117,20 +117,20 @@ _ACTIONS = pa.schema(
 
 
 def records_version(path: StorePath, known: Known | None = None) -> int:
-    """The version of the table whose files `file_actions` tells, -1 while nobody has written it."""
+    """The version of the table whose files `file_actions` lists, -1 if it was never written."""
     return _files_and_version(path, known or Known())[1]
 
 
 def file_actions(path: StorePath, known: Known | None = None) -> pa.Table:
-    """The files of the newest version, one row each: what Delta's log says of them.
+    """The files of the newest version, one row each, from Delta's log.
 
     Columns `window, topic, partition, path` (as in the log), `size_bytes, file_records`, `first`
-    and `last` offset, `earliest` timestamp (epoch milliseconds). They are `known` for as long as
-    the log is the same.
+    and `last` offset, `earliest` timestamp (epoch milliseconds). They are cached in `known` while
+    the log is unchanged.
 
     Raises:
         NewerLayoutError: A newer release wrote the table.
-        WarehouseError: It cannot be read.
+        WarehouseError: The table cannot be read.
     """
     return _files_and_version(path, known or Known())[0]
 
@@ -141,7 +141,7 @@ def _files_and_version(path: StorePath, known: Known) -> tuple[pa.Table, int]:
         state = log if log is not None else log_state(path), state_for(path)
         found = known.record_files.get(path)
         if found is None or found[0] != state:
-            # The table itself takes several times as much memory: it is not kept.
+            # The table itself takes several times as much memory: it is not cached.
             table = open_records(path, version=_version_of(path, log))
             known.record_files.drop(path)
             version = -1 if table is None else table.version()
@@ -153,7 +153,7 @@ def _version_of(path: StorePath, log: LogState | None) -> int | None:
     """The version that a view sees; None: the newest."""
     if log is None or log == log_state(path):
         return None
-    # A table that was made meanwhile has nothing that the view may see at its first version.
+    # A table that was created later has nothing that the view may see at its first version.
     return max(entry_versions(path, [name for name, _, _ in log]), default=0)
 
 
@@ -183,11 +183,11 @@ def _added(path: StorePath, table: DeltaTable) -> pa.Table:
 def ensure_records(path: StorePath, *, first: Callable[[], None] | None = None) -> DeltaTable:
     """The records table; it is created unless it exists, after `first` has run.
 
-    A table of an earlier release gets the fields that are missing.
+    A table of an earlier release gets missing fields.
 
     Raises:
         NewerLayoutError: A newer release wrote the table.
-        WarehouseError: It cannot be made.
+        WarehouseError: The table cannot be created.
     """
     table = open_records(path, to_write=True)
     with storage_failures(path):
@@ -200,7 +200,7 @@ def ensure_records(path: StorePath, *, first: Callable[[], None] | None = None) 
                         post_commithook_properties=commit_hooks(path),
                     )
             if lacks_columns(pa.schema(table.schema()), RECORDS):
-                # Its files have none of them: there they are null.
+                # Its files do not have them: they are null there.
                 with committing(path):
                     write_deltalake(
                         table,
@@ -222,10 +222,10 @@ def ensure_records(path: StorePath, *, first: Callable[[], None] | None = None) 
 
 
 def tidy_records(path: StorePath, *, keep_files: bool = False) -> None:
-    """Delete files that were replaced hours ago, and what Delta's log no longer needs.
+    """Delete files that were replaced hours ago, and unneeded entries of Delta's log.
 
-    Nobody else writes the table meanwhile: the caller holds the lock. With `keep_files` the files
-    stay: a restore may still read those that it has planned.
+    The caller holds the lock, so nobody else writes the table. With `keep_files` the files stay: a
+    restore may still read files in its plan.
 
     Raises:
         WarehouseError: The table cannot be read or written.
@@ -236,10 +236,10 @@ def tidy_records(path: StorePath, *, keep_files: bool = False) -> None:
 
 
 def tidy_files(path: StorePath, table: DeltaTable, *, keep_files: bool) -> None:
-    """As `tidy_records`, of any table whose files lie in folders of their commits."""
+    """Like `tidy_records`, for any table whose files are in folders of their commits."""
     with storage_failures(path):
         if not keep_files:
-            # Nothing but the list: deltalake's own vacuum makes two commits, and syncs neither.
+            # Only list the files: deltalake's own vacuum makes two commits, and syncs neither.
             hours = local_hours(path, _REPLACED_HOURS)
             gone = table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
             files = [path / path_in_table(file) for file in gone]
@@ -253,7 +253,7 @@ def tidy_files(path: StorePath, table: DeltaTable, *, keep_files: bool) -> None:
 
 
 def contents_of(path: StorePath, files: Sequence[NewFile]) -> dict[SpanId, SpanContent]:
-    """What new files hold, by span, after a look at whether each is there.
+    """The contents of new files, by span, after a check that each exists.
 
     Raises:
         WarehouseError: A file is missing or has another size than its task wrote.
@@ -298,21 +298,21 @@ COLUMNS = [
     "bytes",
     "written",
 ]
-"""The columns of the ledger that `Comparison` needs, and who asks for files."""
+"""The columns of the ledger that `Comparison` and users of files need."""
 
 SPAN: Final = COLUMNS[:6]
-"""What says which span it is, and where it lies."""
+"""The identity and the position of a span."""
 _FEW_FILES: Final = 20
-"""So many files are looked at one by one; of more their folders are listed."""
+"""Up to this many files are inspected separately; for more, their folders are listed."""
 
 
 class Comparison:
-    """The ledger compared with Delta's log once, and with the files as far as they are inspected.
+    """The ledger compared once with Delta's log, and with the files as far as they are inspected.
 
-    Damaged are spans among rows of the ledger (`COLUMNS`) that the records table does not hold.
-    Compared are the number of records, the first and the last offset, and the names of the files,
-    as Delta's log has them (`actions`, see `file_actions`); by `inspect_files` also that each file
-    is there and has its size. What is known of files goes on from an earlier comparison.
+    Damaged are spans in rows of the ledger (`COLUMNS`) that do not match the records table. The
+    number of records, the first and the last offset, and the names of the files are compared with
+    Delta's log (`actions`, see `file_actions`). `inspect_files` also checks that each file exists
+    and has its size. Results about files carry over from an earlier comparison.
     """
 
     def __init__(
@@ -327,11 +327,11 @@ class Comparison:
         self._path = path
         self.rows = rows
         self.version = version
-        """Version of the records table whose log `actions` are, -1 without a table."""
+        """Version of the records table with the log `actions`, -1 without a table."""
         self.found: pa.Table | None = None
         """The files of the spans, None without a span: columns of `file_actions`, `row` (the
-        position of the span's row) and `noted`, the position among the files that backups noted
-        (`noted_files`); null where none did."""
+        position of the span's row) and `noted`, the position among the files that backups recorded
+        (`noted_files`); null if none did."""
         self._problems: dict[int, str] = {}
         self._next = 0
         self.bad: dict[str, Damage] = {}
@@ -349,7 +349,7 @@ class Comparison:
     def _files(self) -> ExpectedFiles:
         """Each file by path, the highest first.
 
-        The size is that which its backup noted, else the log's.
+        The size is the one that its backup recorded, else the log's.
         """
         spans = self.rows.select(SPAN)
         if self.found is None:
@@ -361,13 +361,13 @@ class Comparison:
 
     @property
     def reached(self) -> str:
-        """The path of the file that is inspected next; files come by path, the highest first."""
+        """The path of the next file to inspect; files come by path, the highest first."""
         return self._files.files["path"][self._next].as_py() if len(self._files) else ""
 
     def inspect_files(self, seconds: float) -> None:
-        """See whether each file is there and has its size; goes on where the last call stopped.
+        """Check that each file exists and has its size; continue where the last call stopped.
 
-        It stops after so many seconds, and when every file was inspected once.
+        It stops after this many seconds, or when every file was inspected once.
         """
         files = self._files
         if seconds == math.inf and len(files) > _FEW_FILES:
@@ -387,7 +387,7 @@ class Comparison:
         self.bad |= {damage.file: damage for damage in damages}
 
     def damaged(self, topics: Collection[str] | None = None) -> DamagedSpans:
-        """What was found so far, of all topics or of these."""
+        """The damage found so far, of all topics or of these."""
         spans = self.rows.select(SPAN)
         whole = (
             ExpectedFile(self._path, "", 0, **spans.slice(row, 1).to_pylist()[0]).damage(problem)
@@ -400,8 +400,8 @@ class Comparison:
 
 
 def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Table]:
-    """What is wrong with spans, by number of their row, and the files (see `Comparison.found`)."""
-    # Windows, topics and paths are long and come by the million: they are compared by numbers.
+    """The problems of spans, by number of their row, and the files (see `Comparison.found`)."""
+    # Windows, topics and paths are long and there are millions: they are compared by number.
     span, span_of_file = numbered_spans(rows, actions)
     row_of_file = positions(span_of_file, span)
     known = row_of_file >= 0
@@ -421,13 +421,13 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
 
 
 def _same_files(noted: pa.ChunkedArray, first: Offsets, there: pa.ChunkedArray) -> Offsets:
-    """Of each path that was noted, the position among those that are there; -1 where it is not.
+    """For each recorded path, its position among the existing ones; -1 if it is missing.
 
     `first` is that of the first file of its span, or -1.
     """
     if len(there) == 0:
         return first
-    # Most spans have one file: then there is no need to look for its path among all others.
+    # Most spans have one file: then its path need not be searched among all others.
     guess = there.take(pa.array(np.maximum(first, 0)))
     is_same = pc.fill_null(pc.call_function("equal", [noted, guess]), False).to_numpy() & (
         first >= 0
@@ -448,7 +448,7 @@ def _counts(
     span_of_file: Offsets,
     row_of_file: Offsets,
 ) -> dict[int, str]:
-    """Spans with other records than the ledger says, by number of their row.
+    """Spans whose records differ from the ledger, by number of their row.
 
     `first` is the position of the first file of each row's span, or -1.
     """
@@ -467,7 +467,7 @@ def _counts(
         joined = joined.append_column(name, rows[name])
     joined = joined.append_column("row", pa.array(np.arange(rows.num_rows)))
     count = pc.field("file_records_sum")
-    # A comparison with a null is null, and counts as no difference.
+    # A comparison with a null is null and does not count as a difference.
     differs = (
         (count != pc.field("records"))
         | (count.is_null() & (pc.field("records") > 0))
@@ -492,7 +492,7 @@ def _records(count: int, first: int | None, last: int | None) -> str:
 def noted_files(
     rows: pa.Table, names: Sequence[str] = ("path", "size", "records", "digest")
 ) -> pa.Table:
-    """The files that were written, as far as rows of the ledger note them.
+    """The original files, as far as rows of the ledger record them.
 
     Columns `row` (the position of the span's row) and these of `WrittenFile`.
     """
@@ -511,12 +511,12 @@ def noted_files(
 def _names(
     noted: pa.Table, file: Offsets, paths: pa.ChunkedArray, row_of_file: Offsets
 ) -> Iterator[tuple[int, str]]:
-    """Other files than were written, with the number of their span's row.
+    """Files that differ from the recorded ones, with the number of their span's row.
 
-    `file` says of each that was noted which of those that are there it is.
+    `file` maps each recorded file to the existing one.
     """
     for row in noted.filter(pa.array(file < 0)).to_pylist():
-        yield row["row"], f"its file {_name(row['path'])} is not in the records table any more"
+        yield row["row"], f"its file {_name(row['path'])} is missing in the records table"
     foreign = np.ones(len(row_of_file), np.bool_)
     foreign[file[file >= 0]] = False
     foreign &= np.isin(row_of_file, noted["row"].to_numpy())
@@ -554,7 +554,7 @@ def payload_bytes(records: pa.Table | pa.RecordBatch) -> _Sizes:
 
 
 def batch_bytes(records: pa.Table | pa.RecordBatch) -> _Sizes:
-    """What each record is in a batch of its own, uncompressed: what `max.message.bytes` bounds.
+    """The uncompressed size of each record in its own batch, which `max.message.bytes` limits.
 
     Source: record batch format version 2 (`DefaultRecord.sizeInBytes` of Kafka).
     """
@@ -573,7 +573,7 @@ def largest_batch(
 ) -> int | None:
     """Size of the largest record in the ranges in a batch of its own, None if not `above`.
 
-    Row groups that are too small to hold such a record are not read.
+    Row groups that are too small for such a record are not read.
     """
     largest = above
     for file in files:
@@ -597,7 +597,7 @@ def largest_batch(
 
 
 def _group_bytes(parquet: pq.ParquetFile, index: int) -> int:
-    """What all its records take uncompressed; none of them can be larger."""
+    """The uncompressed size of all its records; none of them can be larger."""
     return parquet.metadata.row_group(index).total_byte_size
 
 
@@ -625,12 +625,12 @@ def _of_headers(headers: pa.Array, *, with_lengths: bool) -> _Sizes:
 
 
 def _varint(numbers: _Sizes) -> _Sizes:
-    """Bytes of numbers from 0 up as zigzag varints; -1 (null) takes one as 0 does."""
+    """Bytes of numbers from 0 up as zigzag varints; -1 (null) takes one, like 0."""
     return 1 + np.searchsorted(_VARINT_STEPS, numbers, side="right").astype(np.int64)
 
 
 def _header_counts(headers: pa.Array) -> _Sizes:
-    """How many headers each record has."""
+    """The number of headers of each record."""
     return _numbers(pc.call_function("list_value_length", [headers]), 0)
 
 

@@ -1,4 +1,4 @@
-"""One object is the warehouse of an application: its tables, its places, its locks."""
+"""The warehouse of an application as one object: its tables, its places, its locks."""
 
 import math
 import threading
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # they load Arrow, and much of the program opens no table
 
 
 class _Opened:
-    """An attribute that is made when it is first used: a table, or what several tables say."""
+    """An attribute that is created at its first use: a table, or a view on several tables."""
 
     def __init__(self, module: str, *, is_table: bool) -> None:
         self._module, self._is_table = module, is_table
@@ -56,28 +56,28 @@ class _Opened:
 
 
 def _in(module: str) -> Any:  # noqa: ANN401
-    """The table of the annotated class, which lies in a module of this package."""
+    """The table of the annotated class, in a module of this package."""
     return _Opened(module, is_table=True)
 
 
 def _over(module: str) -> Any:  # noqa: ANN401
-    """What the annotated class, which lies in a module of this package, says of the tables."""
+    """The annotated class, in a module of this package, over several tables."""
     return _Opened(module, is_table=False)
 
 
 LOOK_S: Final = 1.0
-"""How long files are looked at before points are judged; the next time goes on from there."""
+"""How long files are inspected before points are evaluated; the next call continues there."""
 
 _held = threading.local()
-"""Of each thread the locks that it holds, by the root of the warehouse."""
+"""For each thread its locks, by the root of the warehouse."""
 
 
 class Repository:
     """The warehouse of one application.
 
-    Its tables are attributes and are made when they are first used. Nothing outside this package
-    makes a table or a lock. What it has read is its own (`known`): a new Repository has read
-    nothing, and a process that lives long keeps one for each application.
+    Its tables are attributes and are created at their first use. Nothing outside this package
+    creates a table or a lock. Its cache is its own (`known`): a new Repository has read nothing,
+    and a long process keeps one for each application.
 
     Example:
         >>> repo = Repository.open(settings)
@@ -107,35 +107,35 @@ class Repository:
 
     @classmethod
     def open(cls, settings: ApplicationSettings) -> "Repository":
-        """The warehouse that settings name; nothing is read or made yet.
+        """The warehouse in the settings; nothing is read or created yet.
 
-        Opened again with the same `Warehouse` object, it is the same Repository.
+        Opening it again with the same `Warehouse` object returns the same Repository.
         """
         return cls.of(settings.warehouse, settings.application_id)
 
     @classmethod
     def of(cls, warehouse: Warehouse, application_id: str) -> "Repository":
-        """As `open`, of an application in a warehouse."""
+        """Like `open`, for an application in a warehouse."""
         return warehouse.opened.setdefault(application_id, cls(warehouse, application_id))
 
     @property
     def records_path(self) -> StorePath:
-        """Where the table of its records lies."""
+        """The path of the records table."""
         return self.warehouse.records(self.application_id)
 
     @cached_property
     def known(self) -> "Known":
-        """What it has read, and need not read again."""
+        """The data that it has read and need not read again."""
         from kstreams_assets.repository.known import Known, known_of
 
         is_opened = self.warehouse.opened.get(self.application_id) is self
         return known_of(self.warehouse) if is_opened else Known()
 
     def first_seen_ms(self) -> int | None:
-        """The earliest recovery point or recorded window (epoch ms), None while there is none.
+        """The earliest recovery point or recorded window (epoch ms), None if there is none.
 
-        Points are dropped by and by; the row of the first window stays. Once something is
-        recorded, the answer does not change.
+        Points are dropped over time; the row of the first window stays. Once something is recorded,
+        the answer does not change.
 
         Raises:
             NewerLayoutError: A newer release wrote a table.
@@ -149,7 +149,7 @@ class Repository:
         return self._first_seen_ms
 
     def absence(self) -> WarehouseError | None:
-        """What is not there although a reader expects it, as an error to be shown or raised.
+        """An expected part that is missing, as an error to show or raise.
 
         Raises:
             WarehouseError: The path is a file or cannot be read.
@@ -170,26 +170,27 @@ class Repository:
         if mark is not None and application_id not in (mark.applications or (application_id,)):
             return WarehouseError(
                 path=warehouse.root,
-                reason=f"it is a copy of {mark.source} that holds"
-                f" {', '.join(mark.applications or ())}, and not {application_id}",
+                reason=f"it is a copy of {mark.source} that contains"
+                f" {', '.join(mark.applications or ())}, but not {application_id}",
                 remedy="Use another copy, or add the application (kstreams-assets copy"
                 f" --application {application_id}).",
             )
-        # Until the first window is closed, a follower has increments alone.
+        # Until the first window is closed, a follower has only increments.
         ledger = (warehouse.control(name) for name in ("windows", "increments"))
         if not any(path.exists() for path in ledger) and holds_files(
             warehouse.records(application_id)
         ):
             return WarehouseError(
                 path=warehouse.root,
-                reason=f"it holds records of {application_id}, but the ledger of what is backed up"
-                f" ({warehouse.control('windows').name}) is gone",
-                remedy="Bring it back from a copy of the warehouse; a backup would begin anew.",
+                reason=f"it contains records of {application_id}, but the ledger of its backups"
+                f" ({warehouse.control('windows').name}) is missing",
+                remedy="Restore it from a copy of the warehouse; a backup would start from the"
+                " beginning.",
             )
         return None
 
     def require_backup(self) -> None:
-        """Refuse to go on where there is no warehouse or no ledger, before anything is made there.
+        """Stop if there is no warehouse or no ledger, before anything is created there.
 
         Raises:
             WarehouseError: See `absence`.
@@ -208,9 +209,9 @@ class Repository:
         """One state of the tables, from which everything is planned.
 
         Args:
-            of: The application as it is configured, or declared, now.
-            look_s: How long files are looked at before points are judged, see `View`.
-            look_at_wanted_s: How long files that hold wanted records are looked at.
+            of: The application as currently configured or declared.
+            look_s: How long files are inspected before points are evaluated, see `View`.
+            look_at_wanted_s: How long files with requested records are inspected.
 
         Raises:
             NewerLayoutError: A newer release wrote a table.
@@ -239,11 +240,11 @@ class Repository:
     def lock(
         self, lock: Lock, *, purpose: str, wait_s: float, of: Sequence[str] = ()
     ) -> Iterator[LockHandle]:
-        """Hold one of the locks for the time of the block; `of` as its name needs it.
+        """Hold one of the locks for the time of the block; `of` as its name requires.
 
         Raises:
-            LockOrderError: This thread holds a lock that comes later in the order of `Lock`.
-            WarehouseError: The warehouse is a copy, which is only read.
+            LockOrderError: This thread holds a later lock in the order of `Lock`.
+            WarehouseError: The warehouse is a read-only copy.
             WarehouseLockedError: Another process holds it for longer than `wait_s` seconds.
         """
         held: list[Lock] = _held.__dict__.setdefault(str(self.warehouse.noted), [])
@@ -263,15 +264,15 @@ class Repository:
     def writing(
         self, lock: Lock, *, purpose: str, wait_s: float, of: Sequence[str] = ()
     ) -> Iterator[LockHandle]:
-        """Hold a lock, with all that its holder writes in order.
+        """Hold a lock after preparing everything that its holder writes.
 
-        No earlier holder commits to its tables any more. With the application's lock, what killed
-        writers left in the records table is gone as well. Where the warehouse is only read
+        Earlier holders can no longer commit to its tables. With the application's lock, leftovers
+        of killed writers in the records table are removed as well. If the warehouse is read-only
         (`state_in`), only tables of state are fenced.
 
         Raises:
-            NewerLayoutError: A newer release wrote a table; nothing was touched.
-            LeaseLostError: A later holder has the lock by now.
+            NewerLayoutError: A newer release wrote a table; nothing was changed.
+            LeaseLostError: A later holder now has the lock.
             WarehouseError: The warehouse cannot be read or written.
             LockOrderError, WarehouseLockedError: See `lock`.
         """

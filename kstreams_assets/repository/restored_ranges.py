@@ -1,4 +1,4 @@
-"""Offsets and group offsets on a cluster that restores of this warehouse wrote there."""
+"""Offsets and group offsets that restores of this warehouse wrote on a cluster."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ from kstreams_assets.repository.repository import Repository
 
 
 def restored_onto(repo: Repository, cluster_id: str) -> RestoredRanges:
-    """Return what restores of a warehouse, of any application, wrote on a cluster.
+    """Return the records that restores of a warehouse, of any application, wrote on a cluster.
 
     Reads no run of an offset map, and nothing again while both tables are unchanged.
 
@@ -21,7 +21,7 @@ def restored_onto(repo: Repository, cluster_id: str) -> RestoredRanges:
         StoredDataError: A table cannot be read, or contradicts itself.
         WarehouseError: The same.
     """
-    # Versions first: rows that are stored meanwhile are read again next time.
+    # Versions first: rows that are stored in the meantime are read again next time.
     version = repo.restores.version()
     if version < 0:
         return RestoredRanges(cluster_id)
@@ -59,7 +59,8 @@ def _key(restore: StoredRestore) -> tuple[str, str]:
 
 
 def _guarantee(warehouse: Warehouse, restore: StoredRestore) -> Guarantee:
-    """That of the recovery point; an application that recomputes everything has no state yet."""
+    """The guarantee of the recovery point; an application that recomputes everything has no state
+    yet."""
     if any(topic.inputs_are_at is InputsAt.LATEST for topic in restore.placed):
         return Guarantee.AT_LEAST_ONCE
     if restore.mode is not RestoreMode.STATE:
@@ -108,10 +109,10 @@ def _ranges(
 def _group_offsets(
     restore: StoredRestore, changes: Sequence[StoredRestore], guarantee: Guarantee
 ) -> list[RestoredOffsets]:
-    """Each set of offsets that was written for the group, also by a run that was killed then."""
+    """Each set of offsets that was written for the group, including those of a killed run."""
     if not restore.mode.commits_offsets:
         return []
-    # To the previous offsets, which a roll-back commits again, no restored state belongs.
+    # The previous offsets, which a roll-back commits again, have no restored state.
     written = {
         one.former_offsets: Guarantee.AT_LEAST_ONCE
         for one in changes

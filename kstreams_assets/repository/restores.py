@@ -1,4 +1,4 @@
-"""The tables of restores: every state each has gone through, and where its records went."""
+"""The tables of restores: all states of each, and the positions of its records."""
 
 import hashlib
 import time
@@ -19,20 +19,20 @@ from kstreams_assets.repository.table import ApplicationTable, one_of
 from kstreams_assets.store.locks import LockHandle
 
 _ABANDONED_MS: Final = 14 * 86_400_000
-"""A restore that nobody has gone on with for so long does not keep files any more."""
+"""A restore without progress for this time no longer keeps files."""
 
 
 class RestoresTable(ApplicationTable[StoredRestore], spec=RESTORES):
     """Restores of one application, one row for each change of state."""
 
     def append(self, restore: StoredRestore, *, writer: LockHandle | None = None) -> None:
-        """Store a restore in a new state, which from then on is its newest.
+        """Store a restore in a new state, which becomes its newest.
 
-        The order in which states are stored decides, not the clock: it may have been set back.
+        The order in which states are stored decides, not the clock, which may have been set back.
         `writer` is the lock of the target's group (`Lock.RESTORE`).
 
         Raises:
-            LeaseLostError: Another holder has the lock by now; nothing was written.
+            LeaseLostError: Another holder now has the lock; nothing was written.
         """
         earlier = self._changes(restore.restore_id)
         row = replace(restore, change=max(earlier, default=0) + 1)
@@ -45,7 +45,7 @@ class RestoresTable(ApplicationTable[StoredRestore], spec=RESTORES):
         writer: LockHandle | None = None,
         **changes: Any,  # noqa: ANN401
     ) -> StoredRestore:
-        """Store a restore with other fields, from now on its newest state, and return it.
+        """Store a restore with other fields as its newest state, and return it.
 
         `writer` as in `append`.
         """
@@ -54,15 +54,15 @@ class RestoresTable(ApplicationTable[StoredRestore], spec=RESTORES):
         return changed
 
     def newest(self, restore_id: str) -> StoredRestore | None:
-        """A restore as it stands, None when there is none with this id."""
+        """The current state of a restore, None if there is none with this id."""
         return max(self._of(restore_id), key=_place, default=None)
 
     def all(self) -> list[StoredRestore]:
-        """Every restore as it stands; the one that was begun last comes first."""
+        """The current state of every restore, newest restore first."""
         return _as_they_stand(self._table.rows())
 
     def continued(self) -> list[StoredRestore]:
-        """Those from which the application can have continued, the one started last first."""
+        """Those from which the application may have continued, newest first."""
         mine = self._application_id
         return [one for one in self.all() if one.is_continued and one.group == mine]
 
@@ -81,14 +81,14 @@ class RestoresTable(ApplicationTable[StoredRestore], spec=RESTORES):
         return sorted(self._of(restore_id), key=_place)
 
     def of_run(self, run_id: str) -> list[StoredRestore]:
-        """The restores whose state this run changed, as they stand; as in `all`."""
+        """The restores whose state this run changed, in their current state; as in `all`."""
         where = pc.field("run_id") == run_id
         rows = self._table.read(columns=["restore_id"], where=where)
         ids = set(rows["restore_id"].to_pylist())
         return [restore for restore in self.all() if restore.restore_id in ids]
 
     def unfinished(self) -> list[StoredRestore]:
-        """The restores that are not finished, as they stand; as in `all`."""
+        """The unfinished restores, in their current state; as in `all`."""
         return [restore for restore in self.all() if not restore.is_finished]
 
     def writing(self) -> list[StoredRestore]:
@@ -101,10 +101,10 @@ class RestoresTable(ApplicationTable[StoredRestore], spec=RESTORES):
         ]
 
     def pinned(self) -> frozenset[str]:
-        """Ids of the recovery points that unfinished restores are made from.
+        """Ids of the source points of unfinished restores.
 
-        Those of drills, and of restores whose records were never verified, while somebody goes on
-        with them: what was killed is never finished.
+        Drills, and restores whose records were never verified, count only while they make progress:
+        a killed one is never finished.
         """
         since_ms = _abandoned_before_ms()
         points = {
@@ -125,7 +125,7 @@ class RestoresTable(ApplicationTable[StoredRestore], spec=RESTORES):
 
 
 def restore_scope(cluster_id: str, group: str) -> str:
-    """What the lock of a group on a target is of, in the tables that its holder writes."""
+    """The scope of a group's lock on a target, in the tables that its holder writes."""
     return f"restore/{cluster_id}/{group}"
 
 
@@ -139,7 +139,7 @@ def _as_they_stand(restores: Iterable[StoredRestore]) -> list[StoredRestore]:
 
 
 def _abandoned_before_ms() -> int:
-    """Restores that changed before this are given up."""
+    """Restores without a change since this time are abandoned."""
     return time.time_ns() // 1_000_000 - _ABANDONED_MS
 
 
@@ -163,12 +163,12 @@ class OffsetMapsTable(ApplicationTable[MapRow], spec=OFFSET_MAPS):
         of: StoredRestore | None = None,
         writer: LockHandle | None = None,
     ) -> None:
-        """Put the maps of all partitions of a restore in place of earlier ones, in one commit.
+        """Replace the maps of all partitions of a restore, in one commit.
 
         `writer` is the lock of the target's group (`Lock.RESTORE`), `of` the restore itself.
 
         Raises:
-            LeaseLostError: Another holder has the lock by now; nothing was written.
+            LeaseLostError: Another holder now has the lock; nothing was written.
             OffsetMapError: The runs of a partition contradict each other; nothing is stored.
         """
         parts = [
@@ -187,11 +187,11 @@ class OffsetMapsTable(ApplicationTable[MapRow], spec=OFFSET_MAPS):
     ) -> Mapping[TopicPartitionId, StoredMap]:
         """The maps of a restore by source partition; of all topics, or of these source topics.
 
-        Empty when the restore has stored none.
+        It is empty if the restore has stored none.
 
         Raises:
             OffsetMapError: The stored runs of a partition contradict each other.
-            StoredDataError: They are not those that were stored.
+            StoredDataError: They differ from the stored ones.
         """
         where = pc.field("restore_id") == restore_id
         if topics is not None:
@@ -208,7 +208,7 @@ class OffsetMapsTable(ApplicationTable[MapRow], spec=OFFSET_MAPS):
             if row["digest"] not in (None, _digest(target, runs, row["target_start"])):
                 raise StoredDataError(
                     subject=f"The offset map of {source} in restore {restore_id}",
-                    problem="it does not match the digest that was noted when it was stored",
+                    problem="it does not match the digest that was recorded when it was stored",
                     remedy="Restore the table offset_maps from a copy of the warehouse, or run the"
                     " restore again: it writes no record twice and stores the map again.",
                 )
@@ -225,7 +225,7 @@ class OffsetMapsTable(ApplicationTable[MapRow], spec=OFFSET_MAPS):
     def of_committed(self, restore_id: str, topic: str) -> Mapping[TopicPartitionId, OffsetMap]:
         """The maps of a source topic, of a restore whose group offsets are committed.
 
-        They do not change any more, and are kept. Raises as `load` does.
+        They no longer change, and are cached. Raises the errors of `load`.
         """
         known, key = self._table.known.maps, (self._application_id, restore_id, topic)
         found = known.get(key)
@@ -239,7 +239,7 @@ class OffsetMapsTable(ApplicationTable[MapRow], spec=OFFSET_MAPS):
     ) -> Mapping[tuple[str, str], Mapping[TopicPartitionId, tuple[TopicPartitionId, int]]]:
         """For each restore (application, id), by source partition, the target and its end.
 
-        The end is that behind the last restored record. No run is read.
+        The end is after the last restored record. No run is read.
         """
         requested = set(restores)
         ids = {restore_id for _, restore_id in requested}
@@ -255,7 +255,7 @@ class OffsetMapsTable(ApplicationTable[MapRow], spec=OFFSET_MAPS):
         return found
 
     def ends(self, restore_id: str) -> Mapping[TopicPartitionId, int]:
-        """The end behind the last restored record of each target partition; reads no runs."""
+        """The end after the last restored record of each target partition; reads no runs."""
         where = (pc.field("restore_id") == restore_id) & (pc.field("length") == 0)
         columns = ["target_topic", "target_partition", "target_start"]
         rows = self._table.read(columns=columns, where=where)
@@ -268,7 +268,7 @@ class OffsetMapsTable(ApplicationTable[MapRow], spec=OFFSET_MAPS):
 def _columns(application_id: str, restore_id: str, produced: PartitionProduced) -> pa.Table:
     """The rows of one partition: its runs in order, then its end."""
     runs = merge_runs([produced.runs], partition=produced.source)
-    OffsetMap(runs, produced.end, partition=produced.source)  # refuses what contradicts itself
+    OffsetMap(runs, produced.end, partition=produced.source)  # refuses contradictions
     count = len(runs) + 1
     source, target = produced.source, produced.target
     behind_last = np.arange(count) == len(runs)
@@ -297,12 +297,12 @@ def _digest(target: TopicPartitionId, runs: OffsetRuns, end: int) -> str:
 
 
 def _repeated(text: str, count: int) -> pa.DictionaryArray:
-    """A text by the million: one byte for each row instead of the text."""
+    """A text repeated millions of times: one byte for each row instead of the text."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int8)), pa.array([text]))
 
 
 def _runs(rows: pa.Table) -> dict[TopicPartitionId, OffsetRuns]:
-    """The runs of each partition, in order; `rows` may be in any."""
+    """The runs of each partition, in order; `rows` may be in any order."""
     if rows.num_rows == 0:
         return {}
     topics = rows["topic"].combine_chunks().dictionary_encode()

@@ -1,4 +1,4 @@
-"""The table of how completeness rules came out."""
+"""The table of results of completeness rules."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,7 +11,7 @@ from kstreams_assets.repository.table import ApplicationTable, one_of
 
 
 class ResultsTable(ApplicationTable[RuleResult], spec=RESULTS):
-    """Results of one application; a rule that is evaluated again gets another row."""
+    """Results of one application; another evaluation of a rule adds another row."""
 
     def record(self, results: Sequence[RuleResult]) -> None:
         """Store results, in one commit."""
@@ -20,11 +20,11 @@ class ResultsTable(ApplicationTable[RuleResult], spec=RESULTS):
         self._table.append(results)
 
     def newest(self, count: int) -> list[RuleResult]:
-        """The newest results, newest first; what it costs does not grow."""
+        """The newest results, newest first, at constant cost."""
         return _in_order(self._table.newest_rows(count))[::-1][:count]
 
     def standings(self, rules: Collection[str]) -> list[RuleStanding]:
-        """How these rules stand at each place where they were evaluated, by rule and place."""
+        """The state of these rules at each place where they were evaluated, by rule and place."""
         where = one_of("rule", rules)
         names = ["rule", "place", "outcome", "evaluated_at_ms"]
         slim = self._table.read(columns=names, where=where)

@@ -1,4 +1,4 @@
-"""Classes of rows (see `model/column.py`): the Arrow schema, the way into columns and back."""
+"""Row classes (see `model/column.py`): the Arrow schema, the conversion to columns and back."""
 
 import dataclasses
 import types
@@ -32,7 +32,7 @@ _SCALARS: Mapping[Any, pa.DataType] = {
 
 
 class Rows(Generic[R]):
-    """What follows from a class of rows: its columns, and how rows become columns and come back.
+    """The columns of a row class, and the conversion of rows to columns and back.
 
     Raises:
         TypeError: A field cannot be stored, or has neither a column nor a default.
@@ -59,17 +59,17 @@ class Rows(Generic[R]):
         return self.of_plain(plain_columns(table))
 
     def of_plain(self, columns: Plain) -> list[R]:
-        """The same, of what `plain_columns` gives."""
+        """The same, from the result of `plain_columns`."""
         return self._row.read(columns)
 
     def names(self, part: type[Any]) -> list[str]:
-        """The columns that rows of another class are made of, see `read_part`."""
+        """The columns of another row class, see `read_part`."""
         return [column.name for column in self._part(part).columns()]
 
     def read_part(self, part: type[P], table: pa.Table) -> list[P]:
         """Rows of another class, whose fields have the names of fields or columns of these rows.
 
-        Of the table it needs the columns `names`. Its other fields have their defaults.
+        The table needs only the columns `names`. Other fields have their defaults.
         """
         return self._part(part).read(plain_columns(table))
 
@@ -86,7 +86,7 @@ class Rows(Generic[R]):
 
 
 def rows_of(row: type[R]) -> Rows[R]:
-    """`Rows` of a class; it is looked at once."""
+    """`Rows` of a class; created once."""
     return _rows(row)
 
 
@@ -94,12 +94,12 @@ _rows = cache(Rows)
 
 
 def plain_columns(table: pa.Table) -> Plain:
-    """The columns of a table as values of Python."""
+    """The columns of a table as Python values."""
     return {name: _plain(table.column(name).combine_chunks()) for name in table.column_names}
 
 
 def _plain(array: pa.Array) -> list[Any]:
-    """As `to_pylist`, which takes ten times as long for lists and structs."""
+    """Like `to_pylist`, which is ten times slower for lists and structs."""
     if pa.types.is_list(array.type):
         lengths, values = array.value_lengths().to_pylist(), _plain(array.flatten())
         found, start = [], 0
@@ -117,7 +117,7 @@ def _plain(array: pa.Array) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How values of a type are stored; without `write` and `read` they are what Arrow gives."""
+    """How values of a type are stored; without `write` and `read` as Arrow returns them."""
 
     arrow: pa.DataType
     write: _Convert | None = None
@@ -131,12 +131,12 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """One column: where its values are in a row, and what it means."""
+    """One column: the position of its values in a row, and its meaning."""
 
     field: pa.Field
     column: Column
     path: str
-    """Names of the fields that lead to it, with dots."""
+    """Names of the fields on the path to it, with dots."""
     kind: _Kind
     default: Any
 
@@ -146,7 +146,7 @@ class StoredColumn:
         return self.field.name
 
     def write(self, rows: Sequence[Any]) -> list[Any]:
-        """Its values in these rows, as they are stored."""
+        """Its values in these rows, in stored form."""
         values = map(attrgetter(self.path), rows)
         if self.kind.write is not None:
             values = map(self.kind.write, values)
@@ -169,10 +169,10 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Values of a class that are made of several columns.
+    """Values of a class with several columns.
 
     `sources` are its stored fields, in the order of the columns. `is_shared`: many rows have equal
-    ones, which are made once.
+    values, which are created once.
     """
 
     cls: type
@@ -180,12 +180,12 @@ class _Group:
     is_shared: bool
 
     def columns(self) -> Iterator[StoredColumn]:
-        """What it is made of."""
+        """Its columns."""
         for source in self.sources.values():
             yield from source.columns()
 
     def found(self) -> "Iterator[tuple[tuple[str, bool], StoredColumn | _Group]]":
-        """All that rows of other classes can have: by name, and whether it is a group."""
+        """Everything that rows of other classes can have: by name, and whether it is a group."""
         for name, source in self.sources.items():
             if isinstance(source, _Group):
                 yield (name, True), source
@@ -221,7 +221,7 @@ def _by_keyword(cls: type, names: Sequence[str]) -> Callable[..., Any]:
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """The fields that a class is made of, with their defaults; None without one."""
+    """The fields of a class, with their defaults; None without one."""
     found = {}
     for field in dataclasses.fields(cls):
         if not field.init:
@@ -278,7 +278,7 @@ def _one(notes: Sequence[object], kind: type[N]) -> N | None:
 
 
 def _kind(hint: object, type_name: str | None = None) -> _Kind:
-    """How values of a type are stored; None is the only null that is told from empty."""
+    """How values of a type are stored; None is the only null that differs from empty."""
     hint, notes = _annotated(hint)
     column = _one(notes, Column)
     type_name = type_name or (column.type if column else None)
@@ -295,7 +295,7 @@ def _kind(hint: object, type_name: str | None = None) -> _Kind:
         is_pair = get_origin(args[0]) is tuple and ... not in get_args(args[0])
         return _pairs(args[0]) if is_pair else _many(args[0], tuple, list)
     if isinstance(hint, type) and issubclass(hint, frozenset):
-        # A class of sets says itself what of: class Roles(frozenset[Role]).
+        # A set class names its own element type: class Roles(frozenset[Role]).
         (base,) = vars(hint)["__orig_bases__"]
         return _many(get_args(base)[0], hint, sorted)
     if isinstance(origin, type) and issubclass(origin, Mapping):

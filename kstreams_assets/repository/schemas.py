@@ -1,4 +1,4 @@
-"""The table `schemas`: what the registry said, so that tables can be read when it is gone."""
+"""The table `schemas`: copies from the registry, so that tables can be read without it."""
 
 import logging
 import time
@@ -16,10 +16,10 @@ _log = logging.getLogger(__name__)
 
 
 class SchemasTable(ApplicationTable[StoredSchema], spec=SCHEMAS):
-    """The schemas of one application; one that is stored never changes."""
+    """The schemas of one application; a stored schema never changes."""
 
     def all(self) -> dict[int, RegisteredSchema]:
-        """All of them by their ids; no registry is asked."""
+        """All of them by their ids; sends no request to a registry."""
         rows = self._table.rows()
         # Two processes may have stored a schema at once; then the earlier row counts.
         rows.sort(key=lambda row: (row.schema.id, -row.saved_at_ms))
@@ -35,15 +35,15 @@ class SchemasTable(ApplicationTable[StoredSchema], spec=SCHEMAS):
     def save(
         self, registry: RegistryConnection | None, *, ids: Collection[int] = ()
     ) -> tuple[int, ...]:
-        """Copy every schema of a registry that is not stored yet; the new ids.
+        """Copy every schema of a registry that is not stored yet; return the new ids.
 
-        `ids` are ids seen in data; those that the registry does not list are asked for one by one.
-        Nothing happens without a registry. JSON schemas are left out. What was read before an error
-        is stored.
+        `ids` are ids seen in data; those that the registry does not list are requested separately.
+        Does nothing without a registry. JSON schemas are omitted. Schemas read before an error are
+        stored.
 
         Raises:
             KStreamsAssetsError: The registry did not answer or refused.
-            SecretNotFoundError: User name or password are not there.
+            SecretNotFoundError: User name or password are not available.
         """
         if registry is None:
             return ()
@@ -61,7 +61,7 @@ class SchemasTable(ApplicationTable[StoredSchema], spec=SCHEMAS):
         return tuple(sorted(found))
 
     def try_to_save(self, registry: RegistryConnection | None) -> bool:
-        """The same, but what goes wrong is logged as a warning; whether it went well."""
+        """Like `save`, but log failures as warnings; return whether it succeeded."""
         try:
             self.save(registry)
         except KStreamsAssetsError as error:
@@ -71,7 +71,7 @@ class SchemasTable(ApplicationTable[StoredSchema], spec=SCHEMAS):
 
 
 class _Copier:
-    """Takes schemas out of the registry, with all they refer to."""
+    """Copy schemas from the registry, with all their references."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class _Copier:
         stored = self._known.get(entry.id)
         if stored is not None and stored.text != entry.text:
             _log.warning(
-                "Schema %d is stored with another text than the registry has now: was the registry"
+                "The text of stored schema %d differs from the registry's: was the registry"
                 " replaced? The stored one stays in use.",
                 entry.id,
             )
@@ -100,7 +100,7 @@ class _Copier:
             self._resolve(entry, references)
         except SchemaNotFoundError as error:
             _log.warning(
-                "Schema %d is not stored, it refers to one that is gone: %s", entry.id, error
+                "Schema %d is not stored, it references a missing one: %s", entry.id, error
             )
             return
         self._found[entry.id] = RegisteredSchema(
@@ -111,12 +111,12 @@ class _Copier:
         try:
             entry = self._client.entry(schema_id)
         except SchemaNotFoundError as error:
-            _log.warning("%s", error)  # the rows say it too
+            _log.warning("%s", error)  # the rows report it, too
             return
         self.take(entry)
 
     def _resolve(self, entry: RegistryEntry, into: dict[str, ReferencedSchema]) -> None:
-        """Add what an entry refers to, each behind what it refers to itself."""
+        """Add the references of an entry, each after its own references."""
         for reference in entry.references:
             if reference.name in into:
                 continue

@@ -1,4 +1,4 @@
-"""The table of snapshots, and the files that hold them."""
+"""The table of snapshots, and their files."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -24,14 +24,14 @@ from kstreams_assets.store.locks import LockHandle
 
 
 def snapshot_written(path: StorePath, window: str) -> tuple[WrittenFile, ...]:
-    """The files of a window's snapshot as they are now, read whole."""
+    """The files of a window's snapshot in their current state, read completely."""
     files = window_files(path).get(window, [])
     paths = [(quote(str(relative(file.path, path))), file.records) for file in files]
     return tuple(written_files(path, paths))
 
 
 def expected_of_snapshot(path: StorePath, snapshot: Snapshot) -> list[ExpectedFile]:
-    """The files of a snapshot as they were written; of earlier releases none is known."""
+    """The files of a snapshot in their original state; unknown for earlier releases."""
     about = {"window": snapshot.window.key, "topic": snapshot.topic, "store": snapshot.store}
     return [
         ExpectedFile.of(path, file, kind=DamageKind.SNAPSHOT, **about) for file in snapshot.written
@@ -41,9 +41,9 @@ def expected_of_snapshot(path: StorePath, snapshot: Snapshot) -> list[ExpectedFi
 def snapshot_damages(
     path: StorePath, snapshot: Snapshot, by: By, files: WindowFiles | None = None
 ) -> list[Damage]:
-    """What of the files of a snapshot is not as it was written; they are compared by name, too.
+    """The damage of the files of a snapshot; their names are compared, too.
 
-    `files` is what `window_files` gives; looked up when left out.
+    `files` is the result of `window_files`; computed by default.
     """
     expected = expected_of_snapshot(path, snapshot)
     if not expected:
@@ -51,13 +51,13 @@ def snapshot_damages(
     files = window_files(path) if files is None else files
     there = {file.path for file in files.get(snapshot.window.key, [])}
     if there != {file.location for file in expected}:
-        problem = "the table has other files than were written"
+        problem = "the table has other files than the snapshot wrote"
         return [snapshot_damage(path, snapshot.window.key, snapshot.topic, problem)]
     return [*inspect(expected, by)]
 
 
 def snapshot_damage(path: StorePath, window: str, topic: str, problem: str) -> Damage:
-    """The damage of a whole snapshot of the store whose table lies at a path."""
+    """The damage of a whole snapshot of the store whose table has this path."""
     whole = ExpectedFile(
         path, "", 0, window=window, topic=topic, store=path.name, kind=DamageKind.SNAPSHOT
     )
@@ -65,12 +65,12 @@ def snapshot_damage(path: StorePath, window: str, topic: str, problem: str) -> D
 
 
 def require_snapshot(path: StorePath, snapshot: Snapshot, files: WindowFiles | None = None) -> None:
-    """Before a row of a snapshot is used: its files are those that were written, byte for byte.
+    """Check, before a row of a snapshot is used, that its files are intact, byte for byte.
 
-    `files` is what `window_files` gives; looked up when left out.
+    `files` is the result of `window_files`; computed by default.
 
     Raises:
-        StoredDataError: They are not.
+        StoredDataError: A file is damaged.
     """
     for damage in snapshot_damages(path, snapshot, By.DIGEST, files):
         raise damage.as_error()
@@ -79,8 +79,7 @@ def require_snapshot(path: StorePath, snapshot: Snapshot, files: WindowFiles | N
 class StoredSnapshots:
     """The snapshots of one application and their files, as they were at first use.
 
-    Only those of `stores`, if given. Whoever uses the rows of a snapshot asks `require_unchanged`
-    first.
+    Only those of `stores`, if given. Call `require_unchanged` before using the rows of a snapshot.
     """
 
     def __init__(self, repo: Repository, *, stores: Collection[str] | None = None) -> None:
@@ -98,13 +97,13 @@ class StoredSnapshots:
         return [snapshot for snapshot in self.all if snapshot.store == store]
 
     def whole(self, store: str) -> list[Snapshot]:
-        """Those of a store all of whose rows are in its table."""
+        """Those of a store whose rows are all in its table."""
         return [snapshot for snapshot in self.of(store) if self.rows(snapshot) == snapshot.rows]
 
     def at(self, store: TableStore, point_id: str) -> Snapshot | None:
-        """The snapshot at a recovery point in the store's format of now, if its rows are there.
+        """The snapshot at a recovery point in the store's current format, if its rows exist.
 
-        Two windows may be closed by the same point: a proved one goes before the others.
+        Two windows may be closed by the same point: a proved one takes precedence.
         """
         fitting = (
             snapshot
@@ -116,7 +115,7 @@ class StoredSnapshots:
         return max(fitting, key=lambda s: (s.proved, s.window), default=None)
 
     def rows(self, snapshot: Snapshot) -> int:
-        """How many rows its table has of it."""
+        """The number of its rows in its table."""
         return sum(file.records for file in self.files(snapshot))
 
     def files(self, snapshot: Snapshot) -> list[SpanFile]:
@@ -124,7 +123,7 @@ class StoredSnapshots:
         return self.files_in(snapshot.store, snapshot.window.key)
 
     def files_in(self, store: str, window: str) -> list[SpanFile]:
-        """The files that the table of a store has of a window."""
+        """The files of a window in the table of a store."""
         return self._files_of(store).get(window, [])
 
     def damage(self, snapshot: Snapshot) -> Damage | None:
@@ -134,10 +133,10 @@ class StoredSnapshots:
         return next(iter(damages), None)
 
     def require_unchanged(self, snapshot: Snapshot) -> None:
-        """Its files are those that were written, byte for byte; each is read once.
+        """Check that its files are intact, byte for byte; each is read once.
 
         Raises:
-            StoredDataError: They are not.
+            StoredDataError: A file is damaged.
         """
         key = (snapshot.store, snapshot.window.key)
         if key not in self._unchanged:
@@ -157,7 +156,7 @@ class StoredSnapshots:
 class SnapshotsTable(ApplicationTable[Snapshot], spec=SNAPSHOTS):
     """The snapshots of one application.
 
-    A row follows the data: a snapshot whose data is there without a row is simply made again.
+    A row is written after the data: a snapshot with data but no row is simply made again.
     """
 
     def of(
@@ -202,18 +201,18 @@ class SnapshotsTable(ApplicationTable[Snapshot], spec=SNAPSHOTS):
         return [replace(one, place=one.table) for one in found if one is not None]
 
     def record(self, snapshots: Sequence[Snapshot], *, writer: LockHandle | None = None) -> None:
-        """Put the rows of these snapshots in place of earlier ones, in one commit.
+        """Replace the rows of these snapshots, in one commit.
 
-        `writer` is the application's lock, under which they were made.
+        `writer` is the application's lock under which they were made.
 
         Raises:
-            LeaseLostError: Another writer has the lock by now; nothing was written.
+            LeaseLostError: Another writer now holds the lock; nothing was written.
         """
         now_ms = time.time_ns() // 1_000_000
         self._replace([replace(s, recorded_at_ms=now_ms) for s in snapshots], snapshots, writer)
 
     def drop(self, snapshots: Sequence[Snapshot], *, writer: LockHandle | None = None) -> None:
-        """Take the rows of these snapshots away, in one commit; their files stay.
+        """Remove the rows of these snapshots, in one commit; their files stay.
 
         `writer` as in `record`.
         """
@@ -222,7 +221,7 @@ class SnapshotsTable(ApplicationTable[Snapshot], spec=SNAPSHOTS):
     def _replace(
         self, rows: Sequence[Snapshot], same: Sequence[Snapshot], lock: LockHandle | None
     ) -> None:
-        """Put rows in place of those of the same stores and windows."""
+        """Replace rows of the same stores and windows."""
         if not same:
             return
         of_same = (

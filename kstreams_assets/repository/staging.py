@@ -1,4 +1,4 @@
-"""Where a run puts saved records and other files that only tasks of Spark read."""
+"""The folder of a run for saved records and other files that only Spark tasks read."""
 
 import uuid
 from typing import Final
@@ -14,9 +14,9 @@ _STALE_S: Final = 86_400
 
 
 class Staging(Closing):
-    """A folder of one run in the warehouse, where Spark's workers see it; `name` is that of all.
+    """A folder of one run in the warehouse, visible to Spark's workers; all share `name`.
 
-    It is gone when closed; what a killed run has left is removed a day later.
+    Closing removes it; leftovers of killed runs are removed a day later.
     """
 
     def __init__(self, warehouse: Warehouse, name: str) -> None:
@@ -40,7 +40,7 @@ class Staging(Closing):
         return self._folder
 
     def empty(self) -> None:
-        """Remove the files that were written."""
+        """Remove the written files."""
         for path in list(self._folder.glob("*.parquet")):
             path.unlink()
 

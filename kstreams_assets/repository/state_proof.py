@@ -8,12 +8,12 @@ from kstreams_assets.model.point import PartitionCut, PartitionLife, RecoveryPoi
 from kstreams_assets.model.restorability import Restores
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange, RangeSet
-from kstreams_assets.repository.judge import PointJudge
+from kstreams_assets.repository.judge import RestorabilityEvaluator
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether a state is proved; `missing` is set when windows of it are not backed up at all."""
+    """Whether a state is proved; `missing` is set if windows of it are not backed up at all."""
 
     proved: bool
     reason: str
@@ -22,7 +22,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class ProofFacts:
-    """What is known of one topic: its backups, the windows, how long deletions stay in its log."""
+    """Facts about one topic: its backups, the windows, how long deletions stay in its log."""
 
     topic: str
     chains: Mapping[PartitionLife, Chain]
@@ -30,7 +30,7 @@ class ProofFacts:
     delete_retention_ms: int = DELETE_RETENTION_MS
 
     def chain(self, cut: PartitionCut) -> Chain | None:
-        """The backups of a partition in the life of its topic that a cut saw."""
+        """The backups of a partition of the topic incarnation in a cut."""
         return self.chains.get((cut.topic, cut.partition, cut.topic_id))
 
 
@@ -40,23 +40,23 @@ def prove(
     cuts: Sequence[PartitionCut],
     sealed: Iterable[RecoveryPoint],
 ) -> Proof:
-    """Judge the state of one topic at a point.
+    """Evaluate the state of one topic at a point.
 
     Args:
-        facts: Of the topic.
+        facts: Facts about the topic.
         point: The point.
-        cuts: Where the state stands in each partition (see `plan.state_cuts`).
+        cuts: The position of the state in each partition (see `plan.state_cuts`).
         sealed: Sealed points whose saved records are used where backups have holes.
     """
-    judged = point.narrowed(cuts)
-    judge = PointJudge(
+    narrowed = point.narrowed(cuts)
+    evaluator = RestorabilityEvaluator(
         facts.chains,
         roles={},
         backed_up={facts.topic},
         closed=sorted(facts.windows),
         delete_retention_ms=None,
     )
-    status = judge.judge([judged])[0]
+    status = evaluator.evaluate([narrowed])[0]
     if any(_is_missing(cut, facts.chain(cut)) for cut in cuts):
         return Proof(False, status.reason, missing=True)
     if status.gives is not Restores.EXACT:
@@ -73,7 +73,7 @@ def prove(
 
 
 def thinned_spans(chain: Chain | None, ranges: Sequence[OffsetRange]) -> list[StoredSpan]:
-    """Spans that meet the ranges at or above their first hole."""
+    """Spans that overlap the ranges at or above their first hole."""
     return [
         span
         for span in (chain.spans if chain else ())
@@ -93,15 +93,15 @@ def _is_missing(cut: PartitionCut, chain: Chain | None) -> bool:
 
 
 def _global_doubt(cut: PartitionCut, chain: Chain | None, point: RecoveryPoint) -> str:
-    """The judge does not look at holes of topics that are not changelogs."""
+    """The evaluator ignores holes of topics that are not changelogs."""
     if cut.roles.is_changelog or chain is None:
         return ""
     hole = chain.hole_read_after(cut.log_start, cut.end, point.ledger_version)
     if hole is None:
         return ""
     return (
-        f"{cut.topic}-{cut.partition}: compaction may have taken records of the point before they"
-        f" were read, the log did not hold all offsets from {hole} on."
+        f"{cut.topic}-{cut.partition}: compaction may have removed records of the point before they"
+        f" were read; the log did not have all offsets from {hole} on."
     )
 
 
@@ -117,7 +117,7 @@ def _deletion_doubt(
 
 
 def _saved_whole(cut: PartitionCut, sealed: Iterable[RecoveryPoint]) -> RangeSet:
-    """Offsets of which sealed points have saved every record."""
+    """Offsets whose records were all saved by sealed points."""
     ranges: list[OffsetRange] = []
     for point in sealed:
         other = point.cut(cut.id)

@@ -1,8 +1,8 @@
-"""What the state of a store at a recovery point is made of, and whether it is proved.
+"""The parts of a store's state at a recovery point, and whether it is proved.
 
-The state is what the records of the store's topic in `[log start, end)` outside the excluded ranges
-of the point leave behind. It is made from the nearest earlier snapshot on which it may build (its
-base) and the records that this one did not hold, or from all records.
+The state is the result of the records of the store's topic in `[log start, end)` outside the
+excluded ranges of the point. It is made from the nearest usable earlier snapshot (its base) and the
+records after it, or from all records.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ from kstreams_assets.repository.state_proof import Proof, ProofFacts, prove, thi
 
 
 class StoreStates:
-    """The states of stores of one application at its points: what each is made of.
+    """The states of stores of one application at its points, with their parts.
 
     Ledger, Delta's log and snapshots are read once, at first use.
     """
@@ -51,9 +51,9 @@ class StoreStates:
     def at(
         self, store: TableStore, point: RecoveryPoint, snapshots: Iterable[Snapshot] | None = None
     ) -> StoreState:
-        """The state of a store at a point, on the last of these snapshots that it can build on.
+        """The state of a store at a point, on the last usable one of these snapshots.
 
-        Without `snapshots` on any that `usable` gives.
+        Without `snapshots`, any snapshot in `usable` may be used.
 
         Raises:
             StateNotCoveredError: Backups that it needs are missing.
@@ -65,37 +65,37 @@ class StoreStates:
         cuts = self._cuts(store, point)
         base = choose_base(store, cuts, self.usable(store) if snapshots is None else snapshots)
         parts = self.parts(store, point, base)
-        reason = proof.reason if cuts else f"{store.topic} was not there at the recovery point."
+        reason = proof.reason if cuts else f"{store.topic} did not exist at the recovery point."
         return self._with_files(StoreState(store, point, parts, base, proof.proved, reason))
 
     def proof(self, store: TableStore, point: RecoveryPoint) -> Proof:
-        """Whether the state is exactly the store's, or backups that it needs are missing."""
+        """Whether the state is exactly the store's, or required backups are missing."""
         facts, cuts = self._facts[store.topic], self._cuts(store, point)
         return prove(facts, point, cuts, self._sealed_before(facts, cuts))
 
     def parts(
         self, store: TableStore, point: RecoveryPoint, base: Snapshot | None = None
     ) -> tuple[PartitionPlan, ...]:
-        """What is read for a state; without files, which are not looked at."""
+        """The records to read for a state; files are not inspected."""
         facts = self._facts[store.topic]
         planned = plan_partitions(self._cuts(store, point), base)
         return tuple(_with_saved(part, facts) for part in planned)
 
     def usable(self, store: TableStore) -> list[Snapshot]:
-        """The snapshots of a store on which a state may build, as far as its cuts allow it."""
+        """The snapshots of a store that a state may be based on, if its cuts allow it."""
         whole = self.snapshots.whole(store.store)
         return [snapshot for snapshot in whole if not self._ends_inside(snapshot)]
 
     def saved(self, point: RecoveryPoint, parts: Sequence[PartitionPlan]) -> pa.Table:
-        """The records of these parts that were saved with points; files may hold them, too.
+        """The records of these parts that were saved with points; files may have them, too.
 
         Raises:
-            StoredDataError: One was changed since it was saved.
+            StoredDataError: A record was changed after it was saved.
         """
         prefixes, looked_up = self._view.prefixes, saved_cuts(parts)
         if not prefixes and not looked_up:
             return NONE_SAVED
-        # What a restore wrote to a log may have been saved with points of the older log.
+        # Records that a restore wrote to a log may have been saved with points of the older log.
         all_ = {part.cut.id: replace(part.cut, saved_from=None) for part in parts}
         found = prefixes.saved(point, {**all_, **looked_up})
         ranges = {part.cut.id: RangeSet(part.ranges) for part in parts}
@@ -106,20 +106,20 @@ class StoreStates:
         return pa.concat_tables(inside) if inside else NONE_SAVED
 
     def require_unchanged(self, state: StoreState) -> None:
-        """Before a record of a state is used: its files are those that their backups wrote.
+        """Check, before a record of a state is used, that its files are intact.
 
         Raises:
-            StoredDataError: One is not, byte for byte.
+            StoredDataError: A file is damaged.
         """
         self._view.require_unchanged(_wanted(part) for part in state.partitions)
 
     @cached_property
     def closing(self) -> Mapping[str, Mapping[Window, str | None]]:
-        """By topic, the windows that are backed up, and the points that close them."""
+        """By topic, the backed-up windows, and the points that close them."""
         return self._view.ledger.closing_points(self._topics)
 
     def load(self, ids: Iterable[str]) -> list[RecoveryPoint]:
-        """The points with these ids that are there."""
+        """The existing points with these ids."""
         wanted = set(ids)
         if missing := wanted - set(self._points):
             table = self._view.points
@@ -131,8 +131,8 @@ class StoreStates:
         return state_cuts(point, store.topic, self._roles.get(store.topic, NO_ROLES))
 
     def _ends_inside(self, snapshot: Snapshot) -> bool:
-        """Whether it ends inside windows that were put together: deletions behind it may be gone
-        from there, so that nothing can build on it."""
+        """Whether it ends inside merged windows: later deletions may be missing there, so nothing
+        can be based on it."""
         facts = self._facts.get(snapshot.topic)
         return facts is not None and any(
             span.window.is_merged and span.start < part.end < span.end
@@ -165,7 +165,7 @@ class StoreStates:
     def _sealed_before(
         self, facts: ProofFacts, cuts: Sequence[PartitionCut]
     ) -> list[RecoveryPoint]:
-        """The sealed closing points of windows whose backup was thinned out before it was read."""
+        """The sealed closing points of windows that were already compacted when they were read."""
         closing = self.closing.get(facts.topic, {})
         ids = {
             closing.get(span.window)
@@ -203,7 +203,7 @@ def _wanted(part: PartitionPlan) -> WantedPartition:
 def _with_holes(
     spans: Sequence[StoredSpan], ledger: Ledger, topics: Iterable[str]
 ) -> list[StoredSpan]:
-    """Of topics whose logs are not looked at for holes, what the gaps tell of compaction."""
+    """Gaps that show compaction, for topics whose logs are not inspected for holes."""
     wanted = set(topics)
     if not wanted:
         return list(spans)

@@ -63,16 +63,16 @@ from kstreams_assets.store.locks import LeaseLostError, LockHandle
 
 @dataclass(frozen=True, slots=True)
 class WindowTopic:
-    """A topic's part of one window: what a backup replaces as a whole."""
+    """A topic's part of one window: the unit that a backup replaces."""
 
     window: str
     topic: str
 
 
 def windows_and_topics(pairs: Iterable[WindowTopic]) -> pc.Expression:
-    """A filter over the columns `window` and `topic` that holds for exactly these pairs.
+    """A filter over the columns `window` and `topic` that matches exactly these pairs.
 
-    Windows with the same topics share one clause, so that hundreds of windows stay a short one.
+    Windows with the same topics share one clause, so hundreds of windows make a short filter.
     """
     topics_of: dict[str, set[str]] = {}
     for pair in pairs:
@@ -96,17 +96,17 @@ def open_delta(
     layout: int = CONTROL_LAYOUT_VERSION,
     version: int | None = None,
 ) -> DeltaTable | None:
-    """The table at a path, None while nobody has written it.
+    """The table at a path, None if it was never written.
 
-    `name` is its name in messages, `layout` the newest that this release knows of it; `version` the
-    one that is opened, by default the newest.
+    `name` is its name in messages, `layout` the newest supported layout; `version` is the version
+    to open, by default the newest.
 
-    What is `known` is used while the table's log is the same: a list of its files instead of a
-    replay of what they say; a view opens each table once. A writer asks for a table of its own
-    (`to_write`), so that no reader sees it move.
+    Cached data in `known` is used while the table's log is unchanged: a list of its files instead
+    of a replay of the log. A view opens each table once. A writer gets its own table object
+    (`to_write`), so that no reader sees it change.
 
     Raises:
-        NewerLayoutError: A newer release wrote it.
+        NewerLayoutError: A newer release wrote the table.
         StoredDataError: It does not have the files of its newest commit (control tables).
         WarehouseError: It cannot be read, or has data files but no log.
     """
@@ -136,7 +136,7 @@ def open_delta(
             table = seen[1]
         elif state:
             table = _opened_at(path, name, layout, version)
-        # A table's log is written before its first file of data.
+        # A table's log is written before its first data file.
         if table is None and any(path.rglob("*.parquet")):
             raise WarehouseError(
                 path=path, reason="it has data files but no log (_delta_log)", remedy=DAMAGED
@@ -163,7 +163,7 @@ def _opened_at(path: StorePath, name: str, layout: int, version: int | None) -> 
         try:
             require_linked(path, name, table)
         except FileNotFoundError:
-            continue  # Others have committed, and tidied the log up, since it was opened.
+            continue  # Others have committed and tidied up the log since it was opened.
         return table
     raise stored_data_error(name, "the newest entry of its log (_delta_log) is missing")
 
@@ -179,7 +179,7 @@ def create_delta(
     configuration: Mapping[str, str],
     commit_properties: CommitProperties | None = None,
 ) -> DeltaTable:
-    """The table at a path, created unless it is there; raises what deltalake raises."""
+    """The table at a path, created if needed; raises deltalake's errors."""
     path.mkdir(parents=True, exist_ok=True)
     with committing(path):
         return DeltaTable.create(
@@ -195,14 +195,14 @@ def create_delta(
 
 
 WRITER: Final = "kstreams-assets-writer"
-"""The name under which Delta's log has the epoch of who has committed."""
+"""The key of the last writer's epoch in Delta's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """An application, with the lock under which it is written.
+    """An application, with the lock under which it writes.
 
-    `scope` is what the lock is of, where several locks of an application write the same table.
+    `scope` is the scope of the lock, if several locks of an application write the same table.
     """
 
     application_id: str
@@ -211,15 +211,15 @@ class Writer:
 
     @property
     def name(self) -> str:
-        """Under which name tables of several applications have its epoch."""
+        """The key of its epoch in tables of several applications."""
         return f"{WRITER}/{self.scope or self.application_id}"
 
 
 def require_newest(path: StorePath, table: DeltaTable, name: str, writer: LockHandle) -> None:
-    """Refuse a commit of a writer that others have followed.
+    """Refuse a commit of a writer with a successor.
 
     Raises:
-        LeaseLostError: It does not hold the lock any more.
+        LeaseLostError: It no longer holds the lock.
     """
     writer.require_held()
     committed = table.transaction_version(name)
@@ -229,10 +229,10 @@ def require_newest(path: StorePath, table: DeltaTable, name: str, writer: LockHa
 
 
 def fence_tables(tables: "Sequence[Table[Any]]", writer: Writer) -> None:
-    """Let no earlier holder of the writer's lock commit to these tables any more.
+    """Prevent earlier holders of the writer's lock from committing to these tables.
 
-    The lock is new; where it does not know of holders that only the tables tell of (a copied
-    warehouse), it becomes later than they.
+    The lock is new. If it does not know of holders that only the tables mention (a copied
+    warehouse), it gets a higher epoch than theirs.
 
     Raises:
         LeaseLostError: A later writer has the lock.
@@ -249,13 +249,13 @@ LogState = tuple[tuple[str, int, int], ...]
 
 
 def log_state(path: StorePath) -> LogState:
-    """What changes with each commit to a table, and with damage to its log.
+    """A value that changes with each commit to a table, and with damage to its log.
 
-    Cheaper than to open the table; empty while nobody has written it. Of a copy, what its readers
-    see: all of it changes at once.
+    It is cheaper than opening the table, and empty if the table was never written. For a copy it
+    reflects what its readers see: all of it changes at once.
 
     Raises:
-        WarehouseError: The log cannot be looked at.
+        WarehouseError: The log cannot be inspected.
     """
     with storage_failures(path):
         chosen = state_for(path)
@@ -271,10 +271,10 @@ def log_state(path: StorePath) -> LogState:
 
 
 def newest_commit(path: StorePath) -> float | None:
-    """When a table's log changed last, epoch seconds; None while nobody has written it.
+    """The last change of a table's log, epoch seconds; None if it was never written.
 
     Raises:
-        WarehouseError: The log cannot be looked at.
+        WarehouseError: The log cannot be inspected.
     """
     return max((changed / 1e9 for _, _, changed in log_state(path)), default=None)
 
@@ -283,9 +283,9 @@ _log = logging.getLogger(__name__)
 
 
 def holds_files(records: StorePath) -> bool:
-    """Whether a table of records holds a file; a first backup creates the table before its files.
+    """Whether a table of records has a file; a first backup creates the table before its files.
 
-    A table that cannot be read counts as one that does.
+    An unreadable table counts as one with files.
     """
     try:
         table = open_delta(records, f"records/{records.name}", layout=LAYOUT_VERSION)
@@ -295,7 +295,7 @@ def holds_files(records: StorePath) -> bool:
 
 
 Value = int | str
-"""A value of the column that a table grows along."""
+"""A value of the column along which a table grows."""
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -304,50 +304,51 @@ R = TypeVar("R")
 
 _ATTEMPTS = 20
 _WAIT_S = 0.05
-"""Until the next attempt at most, times the number of those that failed."""
+"""Maximum wait before the next attempt, multiplied by the number of failed ones."""
 _LOCK_WAIT_S = 30.0
 _RETENTION_HOURS = 1
-"""How long files that are no longer part of a table stay: readers hold a version for seconds."""
+"""How long removed files are kept: readers use a version for seconds."""
 _RETENTION = f"interval {_RETENTION_HOURS} hours"
 _PROPERTIES = {
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.logRetentionDuration": _RETENTION,
     "delta.deletedFileRetentionDuration": _RETENTION,
 }
-"""Opening a table replays the log from the last checkpoint on: 7 ms instead of 30."""
+"""Opening a table replays the log since the last checkpoint: 7 ms instead of 30."""
 _ROW_GROUP: Final = 512
 _LARGE_ROW_GROUP: Final = 8192
 _LONGEST: Final = 64
-"""Characters of a text in the log's statistics, but for the column that a table grows along."""
+"""Characters of a text in the log's statistics, except for the column along which a table grows."""
 _FETCHES: Final = 8
-"""Files of a store that are asked for at a time."""
+"""Number of files requested from a store at a time."""
 _FORMAT: Final = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
 )
 _RETENTION_NS = _RETENTION_HOURS * 3600 * 10**9
 _FULL_BYTES = 2 * 1024**2
 _FULL_BULKY_BYTES = 16 * 1024**2
-"""Files of this size are not written anew to be put together with others."""
+"""Files of this size are not merged with others."""
 _PUT_TOGETHER_S = 5.0
-"""No further range is written anew after this time: others wait for the lock for 30 s."""
+"""No further range is merged after this time: others wait for the lock for 30 s."""
 
 
 def one_of(column: str, values: Iterable[str]) -> ds.Expression:
-    """A filter for rows whose text column is one of the values; no row when there is none."""
-    # An array without a type would be one of nulls when it is empty, which Arrow refuses.
+    """A filter for rows whose text column is one of the values; matches no row if there are
+    none."""
+    # An untyped empty array would have type null, which Arrow rejects.
     return pc.field(column).isin(pa.array(list(values), pa.string()))
 
 
 def refuse_newer_tables(
     warehouse: Warehouse, application_id: str | None = None, known: Known | None = None
 ) -> "list[tuple[Table[Any], DeltaTable]]":
-    """Look at every control table before anything is written; those that are there.
+    """Check every control table before anything is written; return the existing ones.
 
     Raises:
         NewerLayoutError: A newer release wrote one of them.
     """
     tables = [Table.of(spec, warehouse, application_id, known) for spec in TABLES]
-    # A store answers each question late, and many at once.
+    # A store answers each request late, but many at once.
     with ThreadPoolExecutor(len(tables)) as pool:
         opened = pool.map(lambda table: table.open(), tables)
         return [(table, found) for table, found in zip(tables, opened, strict=True) if found]
@@ -355,7 +356,7 @@ def refuse_newer_tables(
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One file of a table: lowest and highest value of the column that the table grows along."""
+    """One file of a table: minimum and maximum of the column along which the table grows."""
 
     path: str
     rows: int
@@ -363,29 +364,28 @@ class StoredFile:
     low: Value
     high: Value
     is_earlier: bool = False
-    """Whether an earlier release wrote it: the log does not note all columns that it notes now."""
+    """Whether an earlier release wrote it: the log does not have statistics of all columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[R]):
     """The rows of one application in a table below the warehouse.
 
-    Every application has a partition of its own in it. Without `application_id` they are those of
-    all applications, which are only read.
+    Every application has its own partition. Without `application_id` the rows are those of all
+    applications, and read-only.
 
     `row` is the class of its rows (see `model/column.py`), with a field `application_id`.
-    `grows_along` is a column without nulls whose values rise from one append to the next (a time,
-    an id that sorts by time), so that files hold ranges of it and can be put together range by
-    range. `statistics` are the columns by which readers skip files, `grows_along` among them.
-    `bulky` tables have rows by the million, hence larger row groups and files; `narrow` ones, whose
-    readers want most rows and few columns, have larger row groups alone.
+    `grows_along` is a column without nulls whose values increase from one append to the next (a
+    time, an id that sorts by time), so that files contain ranges of it and can be merged range by
+    range. `statistics` are the columns by which readers skip files, including `grows_along`.
+    `bulky` tables have millions of rows, hence larger row groups and files; `narrow` ones, whose
+    readers need most rows and few columns, have only larger row groups.
 
-    A reader opens every file of an application, so what writers add bit by bit is put together as
-    it grows: when `small_files` files of an application can be spared, its small neighbours become
-    one file each, under the lock that the writer holds. Rows whose `grows_along` lies further than
-    `kept` behind the newest are dropped then. Files and log entries that are no longer part of the
-    table stay for an hour, for readers that still use them. Rows of earlier releases have their
-    `derived` columns as soon as they are read, whoever reads them.
+    A reader opens every file of an application, so small appends are merged as the table grows.
+    When `small_files` files of an application can be saved, its small neighbours become one file
+    each, under the writer's lock. Rows whose `grows_along` is more than `kept` behind the newest
+    are dropped then. Removed files and log entries are kept for an hour, for readers that still use
+    them. Rows of earlier releases have their `derived` columns for every reader.
     """
 
     path: StorePath
@@ -408,7 +408,7 @@ class Table(Generic[R]):
         application_id: str | None,
         known: Known | None = None,
     ) -> "Table[R]":
-        """The rows of an application in the table of a warehouse that is declared so."""
+        """The rows of an application in this declared table of a warehouse."""
         return cls(
             warehouse.control(spec.name),
             spec.row,
@@ -443,11 +443,11 @@ class Table(Generic[R]):
         return rows_of(self.row)
 
     def open(self) -> DeltaTable | None:
-        """The table as it stands, to be read; None while nobody has written it.
+        """The current table for reading; None if it was never written.
 
         Raises:
-            NewerLayoutError: A newer release wrote it.
-            WarehouseError: It cannot be read.
+            NewerLayoutError: A newer release wrote the table.
+            WarehouseError: The table cannot be read.
         """
         return open_delta(self.path, self.name, known=self.known)
 
@@ -458,16 +458,16 @@ class Table(Generic[R]):
                 self._attempted(_nothing)
 
     def upgrade(self, found: DeltaTable) -> None:
-        """Give the table the layout of this release, with which earlier ones refuse it."""
+        """Give the table the layout of this release, so that earlier ones refuse it."""
         if found.metadata().configuration.get(LAYOUT_PROPERTY) != str(CONTROL_LAYOUT_VERSION):
             with self._lock():
                 self._attempted(_nothing)
 
     def migrate(self, found: DeltaTable, writer: Writer) -> None:
-        """Write the files again that an earlier release wrote without `derived` columns.
+        """Rewrite the files that an earlier release wrote without `derived` columns.
 
-        Each range of them is a commit of its own: a writer that is killed leaves the rest to the
-        next one, and readers see the same rows in all of them.
+        Each range of files is a separate commit: a killed writer leaves the rest to the next one,
+        and readers see the same rows all the time.
         """
         key = self.path, self.application_id
         if self.derived is None or key in self.known.migrated:
@@ -485,9 +485,9 @@ class Table(Generic[R]):
         return rows.sort_by(self.grows_along)
 
     def version(self) -> int:
-        """The version of the table, which grows with each commit; -1 while nobody has written it.
+        """The version of the table, which increases with each commit; -1 if it was never written.
 
-        Of two looks, the one that saw the lower version came first: no clock tells that better.
+        Of two reads, the one with the lower version came first, regardless of clocks.
         """
         table = self.open()
         return -1 if table is None else table.version()
@@ -497,7 +497,7 @@ class Table(Generic[R]):
         self.append_table(self._made.write(rows), writer=writer)
 
     def append_table(self, rows: pa.Table, *, writer: Writer | None = None) -> None:
-        """Add rows that are columns already, in one commit; columns as in the table's schema."""
+        """Add rows that are already columns, in one commit; columns as in the table's schema."""
         new: list[AddAction] = []
 
         def commit(table: DeltaTable) -> None:
@@ -516,12 +516,12 @@ class Table(Generic[R]):
         where: pc.Expression,
         writer: Writer | None = None,
     ) -> None:
-        """Put rows in place of those that match, in one commit.
+        """Replace matching rows, in one commit.
 
-        `writer` is the application, with the lock under which the rows came about.
+        `writer` is the application, with the lock under which the rows were made.
 
         Raises:
-            LeaseLostError: Another writer has the lock by now; nothing was written.
+            LeaseLostError: Another writer now holds the lock; nothing was written.
         """
         new = self._made.write(rows)
 
@@ -542,12 +542,12 @@ class Table(Generic[R]):
         *,
         writer: Writer | None = None,
     ) -> None:
-        """Put `change(rows)` in place of the rows in `[low, high]`, in one commit.
+        """Replace the rows in `[low, high]` by `change(rows)`, in one commit.
 
-        `low` and `high` are values of the column `grows_along`; `change` gets the rows that are
-        there when the commit is tried, and gives rows of the same range. Nothing that others add
-        meanwhile is lost: a commit that would touch it is tried again with their rows. `writer` as
-        in `replace`.
+        `low` and `high` are values of the column `grows_along`. `change` gets the rows that exist
+        when the commit is tried, and returns rows of the same range. Rows that others add in the
+        meantime are not lost: a conflicting commit is tried again with their rows. `writer` as in
+        `replace`.
         """
         with self._lock():
             self._rewrite(low, high, change, writer)
@@ -572,9 +572,9 @@ class Table(Generic[R]):
         self._attempted(commit)
 
     def tidy(self) -> None:
-        """Drop what has not been part of the table for an hour, from the folder and the log.
+        """Delete files and log entries that were removed from the table an hour ago.
 
-        Also what writers left behind that were killed before their commit.
+        Also delete leftovers of writers that were killed before their commit.
         """
 
         if self.open() is not None:
@@ -602,14 +602,14 @@ class Table(Generic[R]):
         return sorted((file for file in files if file), key=lambda f: f.low)
 
     def _added(self, table: DeltaTable) -> pa.Table:
-        """What the log says of its files."""
+        """The log's actions of its files."""
         added = pa.table(table.get_add_actions(flatten=True))
         if self.application_id is None or added.num_rows == 0:
             return added
         return added.filter(pc.field("partition.application_id") == self.application_id)
 
     def _nulls(self, actions: pa.Table) -> list[int | None]:
-        """Of each file in how many rows the first derived column is null; None: not noted."""
+        """For each file, the number of nulls in the first derived column; None: not recorded."""
         if self.derived is None:
             return [0] * actions.num_rows
         return _values(actions, f"null_count.{self.derived.columns[0]}")
@@ -624,7 +624,7 @@ class Table(Generic[R]):
         nulls: int | None,
     ) -> StoredFile | None:
         if rows is None or low is None or high is None:
-            # Written by an earlier release, whose log says nothing of this column.
+            # Written by an earlier release, whose log has no statistics of this column.
             values = self._column_of(path)
             known = [value for value in values if value is not None]
             rows, low, high = len(values), min(known, default=None), max(known, default=None)
@@ -649,9 +649,9 @@ class Table(Generic[R]):
         *,
         distinct: bool = False,
     ) -> list[P]:
-        """The same, of each what a class with some of their fields has (see `Rows.read_part`).
+        """Rows of a class with some of their fields (see `Rows.read_part`).
 
-        Only these columns are read. With `distinct` equal ones come once.
+        Only these columns are read. With `distinct` equal rows are returned once.
         """
         names = self._made.names(part)
         found = self.read(columns=names, where=where)
@@ -682,9 +682,9 @@ class Table(Generic[R]):
     ) -> list[T]:
         """`fold(rows)` of each of its files.
 
-        Files never change, so what `fold` made of one is `known` for as long as the file is part of
-        the table; `fold` has to be hashable, equal ones make the same of a file. A call costs what
-        was added since the one before.
+        Files never change, so the result of `fold` for a file is cached while the file is part of
+        the table. `fold` must be hashable; equal ones have equal results. A call costs only what
+        was added since the last one.
         """
         table = self.open()
         if table is None:
@@ -705,7 +705,7 @@ class Table(Generic[R]):
         return list(found.values())
 
     def read_newest(self, count: int) -> pa.Table:
-        """The rows with the `count` highest values of `grows_along` (more where values repeat).
+        """The rows with the `count` highest values of `grows_along` (more if values repeat).
 
         Few files are opened, however many rows there are.
         """
@@ -754,7 +754,7 @@ class Table(Generic[R]):
         columns: Sequence[str] | None = None,
         where: ds.Expression | None = None,
     ) -> pa.Table:
-        """What `read` gives, with derived columns in rows of earlier releases, too."""
+        """The rows of `read`, including derived columns in rows of earlier releases."""
         names = [*columns] if columns else self.schema.names
         derived = self.derived
         if derived is None or set(names).isdisjoint(derived.columns):
@@ -772,10 +772,10 @@ class Table(Generic[R]):
         return rows.select(names)
 
     def _whole(self, files: Iterable[ds.Fragment]) -> dict[str, ds.Fragment]:
-        """Files by path, once they were found to be those that were written.
+        """Files by path, after a check that they are intact.
 
         Raises:
-            StoredDataError: One is not.
+            StoredDataError: A file is damaged.
         """
         by_path = {file.path: file for file in files}
         folder = store_at(self.path).on_disk
@@ -786,11 +786,11 @@ class Table(Generic[R]):
         return by_path
 
     def _fetched(self, file: ds.Fragment) -> ds.Fragment:
-        """What a file of a store holds: it is asked for once, to be looked at and to be read."""
+        """The content of a file in a store, requested once for checking and reading."""
         content = (self.path / file.path).read_bytes()
         require_content(self.name, file.path, content)
-        # Memory of Arrow's: a thread of its pool that lets go of an object of Python while the
-        # interpreter ends aborts the process (pyarrow 26: one process in four).
+        # Arrow's memory: if a thread of its pool releases a Python object while the interpreter
+        # ends, the process aborts (pyarrow 26: one process in four).
         copy = pa.BufferOutputStream()
         copy.write(content)
         return file.format.make_fragment(
@@ -798,7 +798,7 @@ class Table(Generic[R]):
         )
 
     def _parted(self, table: DeltaTable, where: pc.Expression) -> "_Parted":
-        """The files that have rows which match, and all of their rows."""
+        """The files with matching rows, and all of their rows."""
         found = _Parted([], [self.schema.empty_table()], [self.schema.empty_table()])
         is_other = ~where | where.is_null()
         dataset = self._dataset(table)
@@ -809,8 +809,8 @@ class Table(Generic[R]):
         return found
 
     def _dataset(self, table: DeltaTable) -> ds.FileSystemDataset:
-        # Arrow's own file system: the bridge into deltalake's aborts at interpreter exit now and
-        # then (deltalake 1.6.6 with pyarrow 26: 2 of 6 processes).
+        # Arrow's own file system: the bridge to deltalake's sometimes aborts at interpreter exit
+        # (deltalake 1.6.6 with pyarrow 26: 2 of 6 processes).
         files, place = store_at(self.path).arrow_place()
         files = pafs.SubTreeFileSystem(place, files)
         fragments = [
@@ -825,10 +825,11 @@ class Table(Generic[R]):
         return ds.FileSystemDataset(fragments, self.schema, _FORMAT, files)
 
     def _guarantee(self, action: Mapping[str, Any]) -> pc.Expression:
-        """What holds for every row of a file, as the log says.
+        """The condition that holds for every row of a file, according to the log.
 
-        Not as deltalake makes it: there a file whose entry says nothing of a column, because an
-        earlier release did not note it, has no row for any filter over that column.
+        deltalake's own condition is wrong for a file whose entry has no statistics of a column,
+        because an earlier release did not record them: no row then matches a filter over that
+        column.
         """
         holds = pc.field("application_id") == action["partition.application_id"]
         for name in self._noted:
@@ -842,11 +843,11 @@ class Table(Generic[R]):
 
     @property
     def _noted(self) -> tuple[str, ...]:
-        """The columns of which the log notes the lowest and the highest value of each file."""
+        """The columns with a minimum and maximum in the log for each file."""
         return self.statistics or (self.grows_along,)
 
     def _put_together(self) -> None:
-        """Small files become one, if that spares enough; what was written before does not fail."""
+        """Merge small files if that saves enough; the preceding write does not fail."""
         try:
             if self._rewrite_small(self.files()):
                 self._attempted(self._tidy)
@@ -854,7 +855,8 @@ class Table(Generic[R]):
             _log.warning("Small files of %s were not merged: %s", self.name, error)
 
     def _rewrite_small(self, files: Sequence[StoredFile]) -> bool:
-        """Whether small neighbours were put together; the rest waits when that takes long."""
+        """Merge small neighbours; return whether all were merged: the rest waits if that takes
+        long."""
         if len(files) <= self.small_files:
             return False
         enough = _FULL_BULKY_BYTES if self.bulky else _FULL_BYTES
@@ -883,7 +885,8 @@ class Table(Generic[R]):
     def _lock(self) -> Iterator[None]:
         Warehouse(self.path.parent).make()
         if store_at(self.path).is_conditional:
-            # Each commit is conditional; who comes second tries again with the rows of the first.
+            # Each commit is conditional; the later writer tries again with the rows of the earlier
+            # one.
             with storage_failures(self.path):
                 yield
             return
@@ -905,7 +908,7 @@ class Table(Generic[R]):
                 commit(self._to_write())
             except CommitFailedError:
                 # Another writer came first, on another machine or to a store, where no lock
-                # keeps others out. It is all done again, with what he left.
+                # separates writers. Everything is repeated with its result.
                 if attempt == _ATTEMPTS - 1:
                     raise
                 time.sleep(random.uniform(0, _WAIT_S * (attempt + 1)))  # noqa: S311
@@ -923,10 +926,10 @@ class Table(Generic[R]):
         stale: Sequence[str] = (),
         writer: Writer | None = None,
     ) -> None:
-        """Add files, and take others away (paths relative to the table).
+        """Add files, and remove others (paths relative to the table).
 
         Raises:
-            CommitFailedError: Somebody has committed since the table was opened.
+            CommitFailedError: Another process has committed since the table was opened.
         """
         marks = None
         if writer is not None:
@@ -939,8 +942,8 @@ class Table(Generic[R]):
         sizes = dict(zip(paths, actions["size_bytes"].to_pylist(), strict=True))
         owners = dict(zip(paths, actions["partition.application_id"].to_pylist(), strict=True))
         if any(file.path in sizes for file in new):
-            return  # The attempt before has come through; what got lost is the store's answer.
-        # By the clock that dates the files: both say when they may be deleted.
+            return  # The previous attempt succeeded, but the store's answer was lost.
+        # The clock that dates the files also decides when they may be deleted.
         now_ms = round(1000 * store_at(self.path).now()) if stale else 0
         removed = [
             RemoveAction(path, True, now_ms, sizes[path], {"application_id": owners[path]})
@@ -960,7 +963,7 @@ class Table(Generic[R]):
     def _linked(
         self, version: int, files: Iterable[str], marks: list[Transaction] | None = None
     ) -> CommitProperties:
-        """Of the commit after a version, which fails when there is one already."""
+        """For the commit after a version, which fails if that commit exists already."""
         return CommitProperties(
             custom_metadata=dict(link_after(self.path, self.name, version, files)),
             max_commit_retries=0,
@@ -968,7 +971,7 @@ class Table(Generic[R]):
         )
 
     def _new_files(self, rows: pa.Table) -> list[AddAction]:
-        """Write rows, a file for each application; no commit refers to them yet."""
+        """Write rows, one file for each application; no commit refers to them yet."""
         rows = self._of_schema(rows)
         return [
             self._new_file(one, rows.filter(pc.field("application_id") == one))
@@ -997,7 +1000,7 @@ class Table(Generic[R]):
         return AddAction(path, len(content), values, now_ms, True, json.dumps(self._stats(rows)))
 
     def _stats(self, rows: pa.Table) -> dict[str, Any]:
-        """What the log says of a file, so that readers can pass over it."""
+        """The log's statistics of a file, so that readers can skip it."""
         lows: dict[str, Any] = {}
         highs: dict[str, Any] = {}
         nulls: dict[str, int] = {}
@@ -1010,7 +1013,7 @@ class Table(Generic[R]):
                 continue
             if isinstance(low, str) and name != self.grows_along:
                 low = low[:_LONGEST]
-                # Nothing with this beginning comes after it.
+                # No text with this prefix sorts after it.
                 high = high if len(high) <= _LONGEST else high[:_LONGEST] + "\U0010ffff"
             lows[name], highs[name] = low, high
         return {
@@ -1021,7 +1024,7 @@ class Table(Generic[R]):
         }
 
     def epoch_of(self, writer: Writer) -> int:
-        """The epoch of the last writer of this application's rows; 0 where none is known."""
+        """The epoch of the last writer of this application's rows; 0 if unknown."""
         table = self.open()
         if table is None:
             return 0
@@ -1029,7 +1032,7 @@ class Table(Generic[R]):
             return table.transaction_version(writer.name) or 0
 
     def fence(self, writer: Writer) -> None:
-        """Refuse what earlier writers of an application still try to commit: nothing is changed.
+        """Refuse pending commits of earlier writers of an application, with an empty commit.
 
         Raises:
             LeaseLostError: A later writer has the lock.
@@ -1039,7 +1042,7 @@ class Table(Generic[R]):
                 self._attempted(lambda table: self._commit(table, [], (), writer))
 
     def _to_write(self) -> DeltaTable:
-        """The table as it stands, made if it is not there, as this release writes it."""
+        """The current table, created or upgraded to this release if needed."""
         table = open_delta(self.path, self.name, to_write=True)
         if table is None:
             return create_delta(
@@ -1060,7 +1063,7 @@ class Table(Generic[R]):
                     post_commithook_properties=commit_hooks(self.path, keeps_log=True),
                 )
         if lacks_columns(pa.schema(table.schema()), self.schema):
-            # It gets the columns that it lacks; its rows have no value in them.
+            # It gets its missing columns; its rows have no values in them.
             with committing(self.path, keeps_log=True):
                 write_deltalake(
                     table,
@@ -1073,7 +1076,7 @@ class Table(Generic[R]):
         return self._to_write()
 
     def _is_outdated(self, table: DeltaTable) -> bool:
-        """Whether it has not all columns and properties that this release gives to it."""
+        """Whether it is missing columns or properties of this release."""
         is_same = self._properties.items() <= table.metadata().configuration.items()
         return not is_same or lacks_columns(pa.schema(table.schema()), self.schema)
 
@@ -1085,7 +1088,7 @@ class Table(Generic[R]):
         }
 
     def _tidy(self, table: DeltaTable) -> None:
-        # Nothing but the list: deltalake's own vacuum makes commits, which are not linked.
+        # Only list the files: deltalake's own vacuum makes commits that are not linked.
         unused = table.vacuum(
             local_hours(self.path, _RETENTION_HOURS),
             dry_run=True,
@@ -1104,21 +1107,21 @@ class Table(Generic[R]):
 
 
 class ApplicationTable(Generic[R]):
-    """One declared table as an application has it; subclasses are the questions that it answers.
+    """One declared table of an application; subclasses add its queries.
 
-    The rows of other applications are in the same table: none of them is seen or changed.
+    The rows of other applications are in the same table but are neither visible nor changed.
     """
 
     _spec: TableSpec[Any]
 
     def __init_subclass__(cls, *, spec: TableSpec[Any]) -> None:
-        """Take the declaration of the table."""
+        """Register the declaration of the table."""
         cls._spec = spec
 
     def __init__(
         self, warehouse: Warehouse, application_id: str, known: Known | None = None
     ) -> None:
-        """`known` is that of the Repository which the table is part of."""
+        """`known` belongs to the table's Repository."""
         self._warehouse, self._application_id = warehouse, application_id
         self._table: Table[R] = Table.of(self._spec, warehouse, application_id, known)
 
@@ -1128,7 +1131,7 @@ class ApplicationTable(Generic[R]):
         return self._table
 
     def version(self) -> int:
-        """The version of the table (`Table.version`), which others change, too."""
+        """The version of the table (`Table.version`), which other applications change, too."""
         return self._table.version()
 
     def files(self) -> list[StoredFile]:
@@ -1136,17 +1139,17 @@ class ApplicationTable(Generic[R]):
         return self._table.files()
 
     def tidy(self) -> None:
-        """Drop files and log entries that are no longer part of the table."""
+        """Delete files and log entries that were removed from the table."""
         self._table.tidy()
 
     def _writer(self, lock: LockHandle | None, scope: str = "") -> Writer | None:
-        """The application as it writes under a lock, if there is one."""
+        """The application as a writer under a lock, if there is one."""
         return None if lock is None else Writer(self._application_id, lock, scope)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parted:
-    """Files that have rows which match a filter, and their rows: those that match, and others."""
+    """Files with rows that match a filter, and their rows: matching and other ones."""
 
     files: list[str]
     _matching: list[pa.Table]
@@ -1183,7 +1186,7 @@ def _none(_: FileRange) -> bool:
 
 
 def _nothing(_: DeltaTable) -> None:
-    """A commit of nothing: the table is made, or upgraded, all the same."""
+    """An empty commit: the table is created or upgraded all the same."""
 
 
 def _values(rows: pa.Table, column: str) -> list[Any]:

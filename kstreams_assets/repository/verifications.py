@@ -1,4 +1,4 @@
-"""The table of verifications: what was found, and which of it is still so."""
+"""The table of verifications: their findings, and which of these are still open."""
 
 from kstreams_assets.model.damage import StoredVerification, VerificationKind, Verified
 from kstreams_assets.model.tables import VERIFICATIONS
@@ -18,7 +18,7 @@ class VerificationsTable(ApplicationTable[StoredVerification], spec=VERIFICATION
         return sorted(rows, key=lambda row: row.verified_at_ms, reverse=True)
 
     def verified(self) -> Verified:
-        """How the warehouse was verified last; each verification carries on what was found before.
+        """The last verification of the warehouse; each one carries earlier open findings on.
 
         Raises:
             NewerLayoutError: A newer release wrote the table.

@@ -1,7 +1,7 @@
-"""What can be asked of the recovery points of an application: the guarantee it has itself.
+"""The guarantee to require of an application's recovery points: its own.
 
-`at_least_once` is the default of Kafka Streams. Of such an application no point can promise more
-than that, and none has to.
+`at_least_once` is the default of Kafka Streams. For such an application no point can have a better
+guarantee, and none needs one.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ from kstreams_assets.settings import ApplicationSettings, DeclaredGuarantee
 def yardstick_of(
     settings: ApplicationSettings, instants: Iterable[PointInstant] | None = None
 ) -> Yardstick:
-    """The guarantee that is declared; else what the newest recovery point shows that shows one.
+    """The declared guarantee; else the one of the newest recovery point that shows one.
 
-    Where no point shows any, points have to be exact.
+    If no point shows any, points have to be exact.
 
     Args:
         settings: Of the application.
-        instants: Of its points, where they are known already.
+        instants: Of its points, if already known.
     """
     if settings.guarantee is not DeclaredGuarantee.AUTO:
         return Yardstick(Guarantee(settings.guarantee.value), declared=True)

@@ -1,1 +1,1 @@
-"""What rules say: views that they name, their SQL and balances, checked before anything runs."""
+"""Completeness rules: their views, SQL and balances, checked before anything runs."""

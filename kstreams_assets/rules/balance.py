@@ -1,4 +1,4 @@
-"""The short form of rules: an equation of counts and sums, and the SQL that it stands for. Pure."""
+"""The short form of rules: an equation of counts and sums, and its translation to SQL. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -28,13 +28,13 @@ _TOKEN: Final = re.compile(
 _NUMBER: Final = re.compile(r"[0-9]+")
 _FORM: Final = (
     "Write it as `a == b + c`: topics, stores, count(view), sum(view.column), in_flight(view) and"
-    " whole numbers, joined by + and - (with blanks around the -, since names have dashes), and one"
-    " of ==, <= and >=."
+    " whole numbers, joined by + and - (with blanks around the -, because names contain dashes),"
+    " and one of ==, <= and >=."
 )
 
 
 class Function(StrEnum):
-    """What a term counts."""
+    """The aggregate of a term."""
 
     COUNT = "count"
     SUM = "sum"
@@ -42,7 +42,7 @@ class Function(StrEnum):
 
 
 class Comparison(StrEnum):
-    """How the two sides must compare."""
+    """The required relation of the two sides."""
 
     EQUAL = "=="
     AT_MOST = "<="
@@ -53,8 +53,8 @@ class Comparison(StrEnum):
 class Term:
     """One term of a side; `sign` is 1 or -1.
 
-    `view` is the name as written, without its quotes; `column` a path, of sums alone. A term
-    without function is the whole number `number`.
+    `view` is the name as written, without its quotes; `column` is a path, only for sums. A term
+    without a function is the whole number `number`.
     """
 
     sign: int
@@ -74,12 +74,12 @@ class Balance:
 
 
 def parse_balance(text: str, known: KnownViews) -> Balance:
-    """What a balance says.
+    """Parse a balance.
 
-    The views are needed to tell in `sum(a.v1.amount)` where the name ends: the longest one counts.
+    The known views decide where the name ends in `sum(a.v1.amount)`: the longest one wins.
 
     Raises:
-        RuleTextError: It is no balance, or names what is not there.
+        RuleTextError: It is not a balance, or contains unknown names.
     """
     parser = _Parser(tuple(_tokens(text)), known)
     left = parser.side()
@@ -91,7 +91,7 @@ def parse_balance(text: str, known: KnownViews) -> Balance:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """`kind` is quoted, comparison, word, sign or end; `glued`: no blank before it."""
+    """`kind` is quoted, comparison, word, sign or end; `glued`: without a blank before it."""
 
     kind: str
     text: str
@@ -175,7 +175,7 @@ class _Parser:
         return Term(sign, function, view.name)
 
     def _path(self) -> tuple[_Token, ...]:
-        """What stands between parentheses: a name, or pieces of a path, some in quotes."""
+        """The text between parentheses: a name, or pieces of a path, some in quotes."""
         first = self._take()
         if first.kind not in ("word", "quoted"):
             self._refuse(first, "the name of a topic or store")
@@ -203,7 +203,7 @@ class _Parser:
         if name.endswith(BEFORE):
             raise RuleTextError(
                 f"a balance names no {BEFORE} view",
-                remedy="With scope: window it subtracts what there was before by itself.",
+                remedy="With scope: window the earlier state is subtracted automatically.",
                 line=token.line,
             )
         return self._known.find(name, Scope.EVERYTHING)
@@ -234,7 +234,7 @@ class _Parser:
 
 
 def _splits(path: tuple[_Token, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Where the name of the view may end, the longest first; no dot inside quotes is a split."""
+    """The possible ends of the view's name, longest first; dots inside quotes do not split."""
     pieces: list[str] = []
     for token in path:
         if token.kind == "quoted":
@@ -253,7 +253,7 @@ _WHOLE: Final = NUMBERS - FRACTIONS
 
 @dataclass(frozen=True, slots=True)
 class BalanceSql:
-    """SQL of a balance, the views that it reads, and what repeated records do to it."""
+    """SQL of a balance, its views, and its repeat effect."""
 
     sql: str
     views: tuple[str, ...]
@@ -262,7 +262,7 @@ class BalanceSql:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One count or sum over one view; `is_left` says to which side it belongs."""
+    """One count or sum over one view; `is_left` selects the side."""
 
     is_left: bool
     sign: int
@@ -273,11 +273,11 @@ class _Piece:
 def balance_sql(text: str, *, per: str | None, known: KnownViews, scope: Scope) -> BalanceSql:
     """The SQL of a balance: rows `left_side, right_side, difference`, `per` column before them.
 
-    Without `per` there is one row or none. In scope `window` what stores hold and what is in flight
-    counts as what it grew by since the window before.
+    Without `per` there is at most one row. In scope `window`, stores and records in flight count
+    with their growth since the previous window.
 
     Raises:
-        RuleTextError: It is no balance, or does not fit the views.
+        RuleTextError: It is not a balance, or does not match the views.
     """
     balance = parse_balance(text, known)
     terms = (*balance.left, *balance.right)
@@ -294,7 +294,7 @@ def balance_sql(text: str, *, per: str | None, known: KnownViews, scope: Scope) 
 
 
 def _repeats(balance: Balance, known: KnownViews) -> RepeatEffect:
-    """Records that are processed twice add to what the application writes, never to its inputs."""
+    """Records that are processed twice increase the application's outputs, never its inputs."""
     signs = {
         term.sign * of_side
         for of_side, terms in ((1, balance.left), (-1, balance.right))
@@ -339,7 +339,7 @@ def _check_sum(term: Term, view: View) -> None:
     found = _type(term.view, view, term.column)
     if found is not None and found not in NUMBERS:
         raise RuleTextError(
-            f"sum({term.view}.{'.'.join(term.column)}) sums what is {found}",
+            f"sum({term.view}.{'.'.join(term.column)}) sums a value that is {found}",
             remedy="Sum a number; declare the format of the topic or store if that is missing"
             " (topics.<name>.value, stores.<name>.value).",
         )
@@ -350,8 +350,8 @@ def _check_in_flight(term: Term, view: View) -> None:
         return
     raise RuleTextError(
         f"in_flight({term.view}) is always 0",
-        remedy="Only repartition topics, and topics that the application both writes and reads, can"
-        " have records in flight: of an input the view holds what the application has taken in.",
+        remedy="Only repartition topics, and topics that the application both writes and reads,"
+        " can have records in flight: the view of an input contains only processed records.",
     )
 
 
@@ -389,7 +389,8 @@ def _measures(term: Term, view: View, scope: Scope) -> Iterator[tuple[int, str, 
     if term.function is Function.IN_FLIGHT and not view.is_transient:
         yield 1, "count_if(`_in_flight`)", term.view
         if scope is Scope.WINDOW:
-            # What was in flight before may be still: `_in_flight` is that of the window's point.
+            # Records that were in flight before may still be: `_in_flight` is that of the window's
+            # point.
             yield 1, "count_if(`_in_flight`)", f"{term.view}{BEFORE}"
             yield -1, "count(*)", f"{term.view}{BEFORE}"
         return
@@ -430,7 +431,7 @@ def _constant(terms: Sequence[Term]) -> str:
 
 
 def _condition(comparison: Comparison, *, exact: bool) -> str:
-    """When the two sides do not balance; null where a sum overflowed or is no number."""
+    """True if the two sides do not balance; null if a sum overflowed or is not a number."""
     if exact:
         sign = {Comparison.EQUAL: "<>", Comparison.AT_MOST: ">", Comparison.AT_LEAST: "<"}
         compared = f"left_side {sign[comparison]} right_side"

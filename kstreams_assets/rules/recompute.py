@@ -1,8 +1,9 @@
 """Declared stores of counts and sums, recomputed from their inputs in SQL and compared. Pure.
 
-What Kafka Streams counts: records without a key are left out, and unless windowed those without a
-value. A tumbling or hopping window drops a record once its end lies `grace` behind the greatest
-timestamp that its task has seen since it was started, so that late records may or may not count.
+Kafka Streams ignores records without a key and, in stores without windows, records without a value.
+A tumbling or hopping window drops a record if the window's end is more than `grace` before the
+greatest timestamp that its task has seen since its start. Late records therefore may or may not
+count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from kstreams_assets.rules.view import (
 )
 
 RULE_PREFIX: Final = "recompute_"
-"""Begins the name of the rule that the recomputation of a store is: `recompute_<store>`."""
+"""Prefix of the rule name of a store's recomputation: `recompute_<store>`."""
 _START: Final = "recomputed_window_start_ms"
 _WHOLE: Final = NUMBERS - FRACTIONS
 _HAS_VALUE: Final = "(`_value` IS NOT NULL OR coalesce(`_decode_error`, '') LIKE '%value: %')"
@@ -30,10 +31,10 @@ _HAS_VALUE: Final = "(`_value` IS NOT NULL OR coalesce(`_decode_error`, '') LIKE
 class RecomputeSql:
     """SQL of a recomputation, over the views `views`.
 
-    `sql` returns a row for each field that differs: `key`, `window_start_ms` (windowed stores),
-    `field`, `expected`, `found`; null where there should be, or is, no row. `late_sql` (windowed
-    stores) returns one number: if it is not 0, records may have come too late to count, and the
-    result is not verifiable exactly, whatever `sql` returns.
+    `sql` returns a row for each different field: `key`, `window_start_ms` (windowed stores),
+    `field`, `expected`, `found`; null if a row is missing or unexpected. `late_sql` (windowed
+    stores) returns one number: if it is not 0, records may have been too late to count, and the
+    result cannot be verified exactly, whatever `sql` returns.
     """
 
     sql: str
@@ -52,9 +53,9 @@ def recompute_sql(declared: Recomputation, views: Mapping[str, View]) -> Recompu
 
 
 def store_view(store: str, views: Mapping[str, View]) -> str:
-    """The name of the view of a store, `store:<name>` where a topic has its name.
+    """The name of the view of a store, `store:<name>` if a topic has its name.
 
-    Raises KeyError where the store is not backed up.
+    Raises KeyError if the store is not backed up.
     """
     for name, view in views.items():
         if view.kind is ViewKind.STORE and view.store is not None and view.store.store == store:
@@ -70,14 +71,14 @@ class _Sql:
 
     @property
     def _fields(self) -> list[tuple[str, str, str]]:
-        """Alias, field as it is shown, and aggregate."""
+        """Alias, displayed name of the field, and aggregate."""
         return [
             (f"v{number}", field or "_value", aggregate)
             for number, (field, aggregate) in enumerate(sorted(self.declared.aggregates.items()))
         ]
 
     def differences(self) -> str:
-        """Rows of what differs."""
+        """Rows with differences."""
         start = "window_start_ms, " if self.declared.windowed_by else ""
         stacked = ",\n    ".join(
             f"'{field}', CAST(expected_{alias} AS STRING), CAST(found_{alias} AS STRING),"
@@ -92,7 +93,7 @@ class _Sql:
         )
 
     def late(self) -> str:
-        """How many records may have come too late to count."""
+        """The number of records that may have been too late to count."""
         windows = self.declared.windowed_by
         assert windows is not None  # noqa: S101 (asked of windowed stores alone)
         before = (
@@ -110,19 +111,19 @@ class _Sql:
         return f"SELECT sum(late) AS late FROM (\n{late}\nUNION ALL\n{self._overtaken(windows)}\n)"
 
     def _overtaken(self, windows: WindowedBy) -> str:
-        """Windows that lack records which those of other partitions may have overtaken.
+        """Windows without records that records of other partitions may have overtaken.
 
-        A repartition topic mixes partitions in an order that nobody has kept.
+        A repartition topic mixes partitions in an unknown order.
         """
         newest = f"(SELECT max(`_timestamp_ms`) FROM `{self.declared.source}`)"
         partitions = f"(SELECT count(DISTINCT `_partition`) FROM `{self.declared.source}`)"
-        lacks = " OR ".join(
+        missing_records = " OR ".join(
             f"coalesce(found_{alias} < expected_{alias}, found_n IS NULL)"
             for alias, _, _ in self._fields
         )
         return (
             f"SELECT count(*) AS late FROM (\n{self._joined()}\n)\n"
-            f"WHERE ({lacks}) AND {partitions} > 1\n"
+            f"WHERE ({missing_records}) AND {partitions} > 1\n"
             f"  AND window_start_ms + {windows.size_ms} <= {newest} - {windows.grace_ms}"
         )
 
@@ -143,13 +144,13 @@ class _Sql:
         return joined + self._not_expired()
 
     def _expected(self, keys: list[str]) -> str:
-        """Aggregates over the source less those of the records in flight."""
+        """Aggregates over the source minus those of the records in flight."""
         named = ", ".join(keys)
         sums = ", ".join(f"sum({alias}) AS {alias}" for alias, _, _ in self._fields)
         parts = "\nUNION ALL\n".join(self._parts())
         return (
             f"SELECT {named}, {sums} FROM (\n{parts}\n)\n"
-            # A key of which everything is in flight has no row yet.
+            # A key whose records are all in flight has no row yet.
             f"GROUP BY {named} HAVING sum(n) <> 0"
         )
 
@@ -182,7 +183,7 @@ class _Sql:
         return f"SELECT `_key` AS key, {start}{values}, 1 AS n FROM `{self.store}`"
 
     def _not_expired(self) -> str:
-        """Windows that the store's retention has passed are in neither."""
+        """Windows beyond the store's retention are in neither."""
         retention_ms = self.views[self.store].format.retention_ms
         if self.declared.windowed_by is None or retention_ms is None:
             return ""
@@ -208,7 +209,8 @@ class _Sql:
 
 
 def value_path(field: str) -> tuple[str, ...]:
-    """The path of a field of a store's value in its view; `_value` or empty is the whole value."""
+    """The path of a field of a store's value in its view; `_value` or empty means the whole
+    value."""
     return ("_value",) if field in ("", "_value") else ("_value", *field.split("."))
 
 
@@ -217,11 +219,11 @@ def _path(field: str) -> str:
 
 
 def _first_start(windows: WindowedBy) -> str:
-    """Begin of the first window that a record of this timestamp belongs to."""
+    """Start of the first window of a record with this timestamp."""
     earliest = f"greatest(0, `_timestamp_ms` - {windows.size_ms} + {windows.step_ms})"
     return f"{earliest} DIV {windows.step_ms} * {windows.step_ms}"
 
 
 def _starts(windows: WindowedBy) -> str:
-    """Begins of all windows that a record of this timestamp belongs to."""
+    """Starts of all windows of a record with this timestamp."""
     return f"sequence({_first_start(windows)}, `_timestamp_ms`, CAST({windows.step_ms} AS BIGINT))"

@@ -1,7 +1,7 @@
-"""Checks the SQL of a rule before anything runs: no Spark, no JVM. Pure.
+"""Check the SQL of a rule before anything runs: no Spark, no JVM. Pure.
 
-What Spark itself would refuse later is refused at load as far as the SQL parser and the declared
-formats can tell; what they cannot tell is left to Spark.
+Errors that Spark would report later are reported at load, as far as the SQL parser and the declared
+formats allow; Spark checks the rest.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _GENERATOR_NAMES: Final = frozenset(
 
 
 def path_of(column: exp.Column) -> list[str]:
-    """The names of a column and of the fields behind it: `a.b.c`."""
+    """The name of a column, and of the nested fields: `a.b.c`."""
     path = [part.name if isinstance(part, exp.Identifier) else "*" for part in column.parts]
     node: exp.Expr = column
     while isinstance(node.parent, exp.Dot) and node.arg_key == "this":
@@ -54,7 +54,7 @@ def path_of(column: exp.Column) -> list[str]:
 def selects_around(column: exp.Column) -> Iterator[exp.Select]:
     """The SELECTs whose columns this one can be, from the inside out.
 
-    What stands in FROM or WITH does not see the SELECT around it, unless it is lateral. ORDER BY of
+    A subquery in FROM or WITH does not see the SELECT around it, unless it is lateral. ORDER BY of
     a UNION has none.
     """
     node: exp.Expr | None = column
@@ -71,7 +71,7 @@ def selects_around(column: exp.Column) -> Iterator[exp.Select]:
 
 
 def source_nodes(select: exp.Select) -> Iterator[exp.Expr]:
-    """What stands in FROM, JOIN and LATERAL VIEW of a SELECT."""
+    """The sources in FROM, JOIN and LATERAL VIEW of a SELECT."""
     from_ = select.args.get("from_")
     if from_ is not None:
         yield from_.this
@@ -83,7 +83,7 @@ def source_nodes(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def alias_columns(node: exp.Expr) -> Sequence[str]:
-    """The names that an alias gives columns: `AS t(a, b)`."""
+    """The column names of an alias: `AS t(a, b)`."""
     alias = node.args.get("alias")
     if not isinstance(alias, exp.TableAlias):
         return ()
@@ -91,9 +91,9 @@ def alias_columns(node: exp.Expr) -> Sequence[str]:
 
 
 def common_table(table: exp.Table) -> exp.CTE | None:
-    """The common table expression that a table is, None where it is none.
+    """The common table expression with a table's name, None if there is none.
 
-    Inside of WITH only those before are seen, and itself where it is recursive.
+    Inside WITH only earlier ones are visible, and itself if it is recursive.
     """
     came_from: exp.Expr = table
     node = table.parent
@@ -125,7 +125,7 @@ def ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def select_aliases(select: exp.Select) -> list[str]:
-    """Names given in the SELECT: later columns, HAVING, GROUP BY and ORDER BY may use them."""
+    """Names given in the SELECT, which later columns, HAVING, GROUP BY and ORDER BY may use."""
     found: list[str] = []
     for projection in select.expressions:
         if isinstance(projection, exp.Aliases):
@@ -136,7 +136,7 @@ def select_aliases(select: exp.Select) -> list[str]:
 
 
 def generates(projection: exp.Expr) -> bool:
-    """Whether columns come of it whose names only Spark knows."""
+    """Whether it generates columns whose names only Spark knows."""
     inner = projection.this if isinstance(projection, exp.Alias) else projection
     if isinstance(inner, exp.Anonymous):
         return inner.name.lower() in _GENERATOR_NAMES
@@ -144,13 +144,13 @@ def generates(projection: exp.Expr) -> bool:
 
 
 _SYNTAX: Final = frozenset({"timestampadd", "timestampdiff", "try_cast"})
-"""Called like functions, and not listed by Spark."""
+"""Called like functions, but not listed by Spark."""
 _NAME: Final = re.compile(r"\w+")
 _DOORS: Final = frozenset(
     {
-        # Any static method of any Java class, `System.getenv` and `Runtime.exec` among them.
+        # Any static method of any Java class, including `System.getenv` and `Runtime.exec`.
         *("java_method", "reflect", "try_reflect"),
-        # Their options or arguments name files, which Spark opens.
+        # Their options or arguments name files that Spark opens.
         *("from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf"),
         *("from_xml", "schema_of_xml"),
         "python_worker_logs",
@@ -161,18 +161,18 @@ _DOORS: Final = frozenset(
 _TEXTS: Final = frozenset(
     kind for kind in TokenType if kind.name == "STRING" or kind.name.endswith("_STRING")
 )
-"""Kinds of tokens that are text in quotes."""
+"""Kinds of tokens that are quoted text."""
 
 
 @functools.cache
 def spark_functions() -> frozenset[str]:
-    """What `SHOW FUNCTIONS` of the pinned Spark lists, operators aside; a test compares."""
+    """The list of `SHOW FUNCTIONS` of the pinned Spark, without operators; a test compares them."""
     text = files("kstreams_assets.rules").joinpath("spark_functions.txt").read_text("utf-8")
     return frozenset(text.split())
 
 
 def check_functions(query: exp.Query, sql: str) -> None:
-    """Raise RuleTextError for the first function, in the order of the text, there is not."""
+    """Raise RuleTextError for the first unknown function in the order of the text."""
     known = spark_functions() | _SYNTAX
     for start, node in sorted(_calls(query), key=lambda call: call[0]):
         match = _NAME.match(sql, start)
@@ -190,10 +190,10 @@ def check_functions(query: exp.Query, sql: str) -> None:
 
 
 def refuse_doors(sql: str) -> None:
-    """Raise RuleTextError for SQL that reaches out of the data: programs, Java methods, files.
+    """Raise RuleTextError for SQL that accesses more than the data: programs, Java methods, files.
 
-    It looks at the words of the text, not at the syntax tree: a rule is reviewed as a SELECT, and
-    what runs must not depend on how much of Spark's grammar the parser here knows.
+    It checks the words of the text, not the syntax tree: a rule is reviewed as a SELECT, and its
+    effect must not depend on how much of Spark's grammar this parser knows.
     """
     try:
         tokens = tokenize(sql, read="spark")
@@ -203,27 +203,27 @@ def refuse_doors(sql: str) -> None:
         word = token.text.lower()
         if word == "using" and after.token_type in _TEXTS:
             raise RuleTextError(
-                "it hands rows to a program (TRANSFORM ... USING)",
+                "it passes rows to a program (TRANSFORM ... USING)",
                 remedy="Write it with the functions of Spark SQL: a rule only reads.",
                 line=token.line,
             )
         if token.text == "$" and after.token_type is TokenType.L_BRACE:
             raise RuleTextError(
                 "it has a variable (${...})",
-                remedy="Write the value itself: nothing is put in place of variables.",
+                remedy="Write the value itself: variables are not replaced.",
                 line=token.line,
             )
         is_name = token.token_type not in _TEXTS
         if is_name and word in _DOORS and after.token_type is TokenType.L_PAREN:
             raise RuleTextError(
-                f"it calls {word}, which reaches Java methods, files or logs of the machine",
+                f"it calls {word}, which accesses Java methods, files or logs of the machine",
                 remedy="Use other functions of Spark SQL: a rule only reads its views.",
                 line=token.line,
             )
 
 
 def _calls(query: exp.Query) -> list[tuple[int, exp.Expr]]:
-    """Calls with where their name begins; what the parser makes of operators has no place."""
+    """Calls with the positions of their names; the parser gives operators no position."""
     return [
         (start, node)
         for node in query.find_all(exp.Func)
@@ -235,25 +235,25 @@ _WITHOUT_PARENTHESES: Final = frozenset(
     {"user", "session_user", "current_time", "localtimestamp", "grouping__id", "current_catalog"}
     | {"current_database", "current_schema", "current_timezone", "all"}
 )
-"""Names that Spark takes for functions where there is no such column."""
+"""Names that Spark interprets as functions if there is no such column."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Something in FROM; `columns` is None where they are not known, `view` set for a view."""
+    """A source in FROM; `columns` is None if unknown, `view` is set for a view."""
 
     alias: str
     columns: tuple[str, ...] | None
     view: NamedView | None = None
 
     def has(self, column: str) -> bool:
-        """Whether it has this column, as far as is known."""
+        """Whether it has this column, as far as known."""
         return self.columns is not None and _among(column, self.columns)
 
 
 @dataclass(slots=True)
 class _Columns:
-    """Resolves the columns of one query; `tables` are the views by the id of their node."""
+    """Resolve the columns of one query; `tables` are the views by the id of their node."""
 
     tables: Mapping[int, NamedView]
     _sources: dict[int, list[_Source]] = field(default_factory=dict)
@@ -261,7 +261,7 @@ class _Columns:
     def check(self, query: exp.Query) -> None:
         for column in query.find_all(exp.Column):
             path = path_of(column)
-            # Parameters of lambdas are no columns to the parser.
+            # The parser does not treat parameters of lambdas as columns.
             if path:
                 self._check_column(column, path)
 
@@ -281,7 +281,7 @@ class _Columns:
     def _resolves(
         self, path: Sequence[str], sources: Sequence[_Source], column: exp.Column
     ) -> bool:
-        """Whether the path is in one of the sources; raises RuleTextError for a part it lacks."""
+        """Whether the path is in one of the sources; raises RuleTextError for a missing field."""
         named = [source for source in sources if source.alias.lower() == path[0].lower()]
         behind = path[1] if len(path) > 1 else "*"
         for source in named:
@@ -296,7 +296,7 @@ class _Columns:
         return bool(holding)
 
     def sources(self, select: exp.Select) -> list[_Source]:
-        """What is in FROM, JOIN and LATERAL VIEW of a SELECT."""
+        """The sources in FROM, JOIN and LATERAL VIEW of a SELECT."""
         known = self._sources.get(id(select))
         if known is None:
             known = self._sources[id(select)] = [
@@ -322,7 +322,7 @@ class _Columns:
         if view is not None:
             if named:
                 return _Source(alias, named)
-            # Without an alias the name of the view is one, with its dots.
+            # Without an alias the name of the view, with its dots, is the alias.
             return _Source(alias, view.view.columns, view)
         common = common_table(node)
         if common is None:
@@ -332,7 +332,7 @@ class _Columns:
         return _Source(alias, named or given or (None if is_inside else self.output(common.this)))
 
     def output(self, query: exp.Expr | None) -> tuple[str, ...] | None:
-        """The columns of a query, None where they are not known."""
+        """The columns of a query, None if unknown."""
         while isinstance(query, exp.SetOperation | exp.Subquery):
             query = query.this
         if not isinstance(query, exp.Select):
@@ -370,15 +370,15 @@ class _Columns:
 
 
 def check_columns(query: exp.Query, tables: Mapping[int, NamedView]) -> None:
-    """Raise RuleTextError for the first column that is known not to be there.
+    """Raise RuleTextError for the first column that is known to be missing.
 
-    `tables` says which view a table of the query is, by the id of its node.
+    `tables` maps table nodes of the query (by id) to views.
     """
     _Columns(tables).check(query)
 
 
 def _check_inside(source: _Source, path: Sequence[str], column: exp.Column) -> None:
-    """A field of a struct that the view's format does not have."""
+    """Check a field of a struct against the view's format."""
     if source.view is None or "*" in path or len(path) == 1:
         return
     try:
@@ -413,7 +413,7 @@ def _line(column: exp.Column) -> int | None:
 
 
 def _is_made_up(path: Sequence[str]) -> bool:
-    """Whether it is a name that Spark gives: `count(1)`."""
+    """Whether Spark has generated the name: `count(1)`."""
     return "(" in path[-1]
 
 
@@ -424,22 +424,22 @@ def _among(name: str, names: Sequence[str]) -> bool:
 _DIALECT: Final = "spark"
 _HIGHLIGHT: Final = re.compile(r"\x1b\[[0-9]+m")
 _PARSER_CLASS: Final = re.compile(r" for <class '[^']*'>")
-_CORRECT: Final = "Write one SELECT of Spark SQL that returns the rows in violation."
+_CORRECT: Final = "Write one SELECT of Spark SQL that returns the violating rows."
 
 
 def check_rule_sql(sql: str, known: KnownViews, scope: Scope) -> tuple[str, ...]:
     """The views that the SQL of a rule reads, sorted by name.
 
     Raises:
-        RuleTextError: It is not one SELECT, or names views, columns or functions that there are
-            not, or reaches out of the data; its line is that of the SQL.
+        RuleTextError: It is not one SELECT, names unknown views, columns or functions, or accesses
+            more than the data; the line is that of the SQL.
     """
     refuse_doors(sql)
     query = _parsed(sql, known)
     tables = {id(table): named for table, named in _views(query, known, scope)}
     if not tables:
         raise RuleTextError(
-            "it reads no topic and no store", remedy="Name one as a view: SELECT ... FROM a."
+            "it reads neither a topic nor a store", remedy="Name one as a view: SELECT ... FROM a."
         )
     check_functions(query, sql)
     check_columns(query, tables)
@@ -457,13 +457,14 @@ def _parsed(sql: str, known: KnownViews) -> exp.Query:
     ]
     if len(found) == 1 and isinstance(found[0], exp.Query):
         return found[0]
-    what = f"{len(found)} statements" if len(found) != 1 else f"{_kind(found[0])}, no SELECT"
+    what = f"{len(found)} statements" if len(found) != 1 else f"{_kind(found[0])}, not a SELECT"
     raise RuleTextError(f"it is {what}", remedy=_CORRECT)
 
 
 @contextlib.contextmanager
 def _quiet_parser() -> Iterator[None]:
-    """The parser warns of statements that it takes as a whole; they are refused anyway."""
+    """The parser warns about statements that it does not parse in detail; they are refused
+    anyway."""
     logger = logging.getLogger("sqlglot")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -482,7 +483,7 @@ def _syntax_error(sql: str, error: SqlglotError, known: KnownViews) -> RuleTextE
     if unquoted is not None:
         name, line = unquoted
         return RuleTextError(
-            f"{name} has dots or dashes and is not in backticks",
+            f"{name} contains dots or dashes and needs backticks",
             remedy=f"Write it as `{name}`.",
             line=line,
         )
@@ -490,14 +491,14 @@ def _syntax_error(sql: str, error: SqlglotError, known: KnownViews) -> RuleTextE
         first = error.errors[0]
         at = f" at {first['highlight']!r}" if first.get("highlight") else ""
         why = _PARSER_CLASS.sub("", str(first["description"]))
-        problem = f"the SQL is not understood{at}: {why}"
+        problem = f"the SQL cannot be parsed{at}: {why}"
         return RuleTextError(problem.rstrip("."), remedy=_CORRECT, line=first.get("line"))
     text = _HIGHLIGHT.sub("", str(error).splitlines()[0])
-    return RuleTextError(f"the SQL is not understood: {text}".rstrip("."), remedy=_CORRECT)
+    return RuleTextError(f"the SQL cannot be parsed: {text}".rstrip("."), remedy=_CORRECT)
 
 
 def _without_backticks(sql: str, known: KnownViews) -> tuple[str, int] | None:
-    """A view whose name needs backticks and stands without, with its line."""
+    """A view whose name needs backticks but has none, with its line."""
     bare = re.sub(r"`[^`]*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*", _blanked, sql)
     for name in sorted(known.views, key=len, reverse=True):
         if re.fullmatch(r"\w+", name):
@@ -536,13 +537,13 @@ def _view(parts: list[exp.Identifier], known: KnownViews, scope: Scope) -> Named
     if found is None:
         raise RuleTextError(
             f"there is no topic or store {name!r} ({known.near(name)})",
-            remedy="Correct the name: views are called as topics and stores are, in backticks where"
-            " they have dots or dashes.",
+            remedy="Correct the name: views have the names of topics and stores, in backticks if"
+            " they contain dots or dashes.",
             line=line,
         )
     if len(parts) > 1:
         raise RuleTextError(
-            f"{name} has dots or dashes and is not in backticks",
+            f"{name} contains dots or dashes and needs backticks",
             remedy=f"Write it as `{name}`.",
             line=line,
         )
@@ -550,7 +551,7 @@ def _view(parts: list[exp.Identifier], known: KnownViews, scope: Scope) -> Named
 
 
 def line_of(node: exp.Expr) -> int | None:
-    """The line of the SQL that a node stands in (from 1), None where the parser kept none."""
+    """The line of the SQL with a node (from 1), None if the parser kept none."""
     for each in node.walk():
         line = each.meta.get("line")
         if isinstance(line, int):
@@ -559,15 +560,15 @@ def line_of(node: exp.Expr) -> int | None:
 
 
 def check_recomputation(declared: Recomputation, known: KnownViews) -> None:
-    """Raise RuleTextError for a declared recomputation that cannot be what was meant."""
+    """Raise RuleTextError for an invalid recomputation."""
     view = _store(declared, known)
     _check_windows(declared.windowed_by, view)
     source = _topic("source", declared.source, known)
     if not source.roles.is_source:
         raise RuleTextError(
-            f"source {declared.source!r} is no input of the application",
-            remedy="Recompute from a topic that the application reads and that is kept (repartition"
-            " topics are purged).",
+            f"source {declared.source!r} is not an input of the application",
+            remedy="Recompute from a topic that the application reads and that keeps its records"
+            " (repartition topics are purged).",
         )
     _check_values(declared.aggregates, view)
     _check_expressions(declared, known)
@@ -575,8 +576,8 @@ def check_recomputation(declared: Recomputation, known: KnownViews) -> None:
         through = _topic("through", declared.through, known)
         if not through.roles.is_repartition:
             raise RuleTextError(
-                f"through {declared.through!r} is no repartition topic",
-                remedy="Name the repartition topic between source and store, or leave it out.",
+                f"through {declared.through!r} is not a repartition topic",
+                remedy="Name the repartition topic between source and store, or remove through.",
             )
 
 
@@ -586,8 +587,8 @@ def _store(declared: Recomputation, known: KnownViews) -> View:
     except KeyError:
         why = known.without_backup.get(declared.store, "the application has no such store")
         raise RuleTextError(
-            f"the store {declared.store!r} is in no backup: {why}",
-            remedy="Back its changelog up, or leave recompute out.",
+            f"the store {declared.store!r} is not backed up: {why}",
+            remedy="Back up its changelog, or remove recompute.",
         ) from None
 
 
@@ -596,7 +597,7 @@ def _topic(what: str, name: str, known: KnownViews) -> View:
     if found is None or found.view.kind is not ViewKind.TOPIC or found.name != name:
         raise RuleTextError(
             f"{what}: there is no topic {name!r} ({known.near(name)})",
-            remedy="Give the name of a topic of the application.",
+            remedy="Use the name of a topic of the application.",
         )
     return found.view
 
@@ -611,8 +612,8 @@ def _check_windows(windows: WindowedBy | None, view: View) -> None:
     if is_windowed != (windows is not None):
         said = "no windowed_by" if is_windowed else "windowed_by"
         raise RuleTextError(
-            f"the store is of kind {view.format.kind} and recompute has {said}",
-            remedy="Give windowed_by for windows, and kind: window with it.",
+            f"the store is of kind {view.format.kind}, but recompute has {said}",
+            remedy="Set windowed_by for windows, and kind: window with it.",
         )
     if windows is None:
         return
@@ -620,38 +621,36 @@ def _check_windows(windows: WindowedBy | None, view: View) -> None:
         raise RuleTextError(
             f"windowed_by has size_ms {windows.size_ms}, advance_ms {windows.step_ms}, grace_ms"
             f" {windows.grace_ms}",
-            remedy="Give 0 < advance_ms <= size_ms and grace_ms >= 0, as the application does.",
+            remedy="Set 0 < advance_ms <= size_ms and grace_ms >= 0, as in the application.",
         )
     if view.format.retention_ms is None:
         raise RuleTextError(
             "the retention of the windowed store is not declared",
-            remedy="Give stores.<name>.retention_ms: windows that have passed it are in no store.",
+            remedy="Set stores.<name>.retention_ms: older windows are not in the store.",
         )
 
 
 def _check_values(values: Mapping[str, str], view: View) -> None:
     if not values:
-        raise RuleTextError(
-            "it has no values", remedy="Give count(*) or sum(...), or leave it out."
-        )
+        raise RuleTextError("it has no values", remedy="Set count(*) or sum(...), or remove it.")
     for path, aggregate in values.items():
         name = f"values.{path}" if path else "values"
         if not _is_aggregate(aggregate):
             raise RuleTextError(
                 f"{name} is {aggregate!r}",
-                remedy="Give count(*), count(...) or sum(...): records in flight can be subtracted"
-                " from these alone.",
+                remedy="Use count(*), count(...) or sum(...): only from these can records in"
+                " flight be subtracted.",
             )
         try:
             found = column_type(view, value_path(path))
         except MissingColumnError as error:
             raise RuleTextError(
                 f"the value of the store has no field {path!r}{error.hint}",
-                remedy="Name fields as stores.<name>.value does.",
+                remedy="Use the field names of stores.<name>.value.",
             ) from None
         if found is not None and found not in NUMBERS:
             raise RuleTextError(
-                f"{name} is a number, and the store's value {f'field {path} ' if path else ''}is"
+                f"{name} is a number, but the store's value {f'field {path} ' if path else ''}is"
                 f" {found}",
                 remedy="Declare the format of the store's value, or name the fields.",
             )
@@ -668,7 +667,8 @@ def _is_aggregate(text: str) -> bool:
 
 
 def _check_expressions(declared: Recomputation, known: KnownViews) -> None:
-    """Key, condition and aggregates are SQL over the source; the latter two over `through`, too."""
+    """Key, condition and aggregates must be SQL over the source; the last two over `through`,
+    too."""
     for what, view, key in (
         ("source", declared.source, declared.key),
         ("through", declared.through, "_key"),
@@ -677,12 +677,12 @@ def _check_expressions(declared: Recomputation, known: KnownViews) -> None:
             continue
         where = f" WHERE ({declared.where}\n)" if declared.where else ""
         values = "\n, ".join(declared.aggregates.values())
-        # The key first: `count(*)` beside a column needs no GROUP BY to be checked.
+        # The key comes first: the check of `count(*)` next to a column then needs no GROUP BY.
         sql = f"SELECT {key}\n, {values}\n FROM `{view}`{where}"
         try:
             check_rule_sql(sql, known, Scope.EVERYTHING)
         except RuleTextError as error:
             raise RuleTextError(
-                f"key, where and values do not fit {what} {view}: {error.problem}",
+                f"key, where and values do not match {what} {view}: {error.problem}",
                 remedy=error.remedy,
             ) from None

@@ -1,4 +1,4 @@
-"""What rules can name: a view for each topic and store that is backed up, and its columns. Pure."""
+"""The views of rules: one for each backed-up topic and store, with its columns. Pure."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,13 +24,13 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import few
 
 BEFORE: Final = "@before"
-"""Ends the name of a view that holds what there was at the point of the window before."""
+"""Suffix of the view with the state at the previous window's point."""
 STORE_PREFIX: Final = "store:"
-"""May begin the name of a store, and must where a topic has the same name."""
+"""Optional prefix of the name of a store; required if a topic has the same name."""
 
 
 class ViewKind(StrEnum):
-    """What a view is of: the records of a topic, or the newest row per key of a store."""
+    """The rows of a view: the records of a topic, or the newest row per key of a store."""
 
     TOPIC = "topic"
     STORE = "store"
@@ -40,10 +40,10 @@ class ViewKind(StrEnum):
 class View:
     """One view that rules can name.
 
-    `topic` holds its records (of a store: what rebuilds it), `roles` are those of that topic.
-    `format` says how keys and values are read. `columns` are all that it has: the common ones, key
-    parts, and the fields of a struct value; None where a schema registry or the structure of a
-    buffer tells them only when read.
+    `topic` contains its records (for a store: its changelog), `roles` are those of that topic.
+    `format` is the format of keys and values. `columns` are all its columns: the common ones, key
+    parts, and the fields of a struct value. They are None if they are only known at reading, from a
+    schema registry or the structure of a buffer.
     """
 
     name: str
@@ -56,21 +56,21 @@ class View:
 
     @property
     def fields(self) -> tuple[SchemaField, ...]:
-        """The fields of the value as they are declared; none where it is no JSON."""
+        """The declared fields of the value; none for formats other than JSON."""
         schema = self.format.value.schema
         return () if schema is None else parse_schema(schema)
 
     @property
     def has_before(self) -> bool:
-        """Whether there is a view `<name>@before`: of stores, and where records can be in flight.
+        """Whether there is a view `<name>@before`: for stores, and if records can be in flight.
 
-        Those are repartition topics and what the application both writes and reads.
+        The latter are repartition topics, and topics that the application both writes and reads.
         """
         return self.kind is ViewKind.STORE or self.is_transient or self.is_read_and_written
 
     @property
     def is_transient(self) -> bool:
-        """Whether it shows only what is in flight: the application deletes the rest."""
+        """Whether it shows only records in flight, because the application deletes the others."""
         return self.kind is ViewKind.TOPIC and self.roles.is_repartition
 
     @property
@@ -80,11 +80,11 @@ class View:
 
 
 def views_of(settings: ApplicationSettings) -> Mapping[str, View]:
-    """The views by every name they may be called by, aliases included.
+    """The views by all their names, including aliases.
 
-    A topic that only rebuilds a store is there as bytes. An internal topic may be named without
-    the application id. Every store may be called `store:<name>`, one whose name a topic has (backed
-    up or not) only so.
+    A topic that only rebuilds a store appears as bytes. Internal topics may be named without the
+    application id. Every store may be called `store:<name>`; if a topic has the same name (backed
+    up or not), this is its only name.
     """
     topics = [_of_topic(topic, settings.topic_formats) for topic in settings.topics]
     views = {view.name: view for view in topics}
@@ -154,11 +154,11 @@ NUMBERS: Final = frozenset(
 FRACTIONS: Final = frozenset({"float", "real", "double"})
 """Types whose sums depend on the order of the records."""
 RELATIVE_TOLERANCE: Final = "1e-9"
-"""By how much such sums may differ."""
+"""Tolerated difference of such sums."""
 
 
 class MissingColumnError(LookupError):
-    """A view, or a struct in it, has no such column; `available` are those it has."""
+    """A view, or a struct in it, does not have this column; `available` are the existing ones."""
 
     def __init__(self, name: str, available: Iterable[str]) -> None:
         self.name = name
@@ -167,17 +167,17 @@ class MissingColumnError(LookupError):
 
     @property
     def hint(self) -> str:
-        """` (there are: a, b)`; empty where there is none."""
+        """` (there are: a, b)`; empty if there are none."""
         return f" (there are: {', '.join(self.available)})" if self.available else ""
 
 
 def column_type(view: View, path: Sequence[str]) -> str | None:
     """The type of a column, or of a field in it, in lower case without parameters (`decimal`).
 
-    None where it is known only when read (Avro, Protobuf, buffers, inside of arrays and maps).
+    None if it is only known at reading (Avro, Protobuf, buffers, inside arrays and maps).
 
     Raises:
-        MissingColumnError: It is known that there is none.
+        MissingColumnError: The column is known not to exist.
     """
     if view.columns is None:
         return None
@@ -216,7 +216,7 @@ def _in_fields(fields: Sequence[SchemaField], path: Sequence[str]) -> str | None
     plain = found.type.lower().partition("(")[0].partition("<")[0]
     if len(path) == 1:
         return plain
-    # Below an array or a map the path goes on; below a number it does not.
+    # Below an array or a map the path continues; below a number it does not.
     return None if plain in ("array", "map") else _scalar(path)
 
 
@@ -228,9 +228,9 @@ _SHOWN: Final = 30
 
 
 class RuleTextError(ValueError):
-    """A text of a rule that is refused; whoever reads the YAML names rule and file.
+    """An invalid text of a rule; the reader of the YAML adds the names of rule and file.
 
-    `line` is that of the text (from 1), None where none is to blame.
+    `line` is a line of the text (from 1), None if no single line is wrong.
     """
 
     def __init__(self, problem: str, *, remedy: str, line: int | None = None) -> None:
@@ -242,7 +242,7 @@ class RuleTextError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NamedView:
-    """A view as a rule names it; `name` may be an alias and may end with `@before`."""
+    """A view with the name in a rule; `name` may be an alias and may end with `@before`."""
 
     name: str
     view: View
@@ -252,7 +252,7 @@ class NamedView:
 class KnownViews:
     """The views that rules of an application can name.
 
-    `without_backup` says of topics and stores that there are, but in no backup, why.
+    `without_backup` has the reasons why topics and stores are not backed up.
     """
 
     views: Mapping[str, View]
@@ -260,7 +260,7 @@ class KnownViews:
 
     @classmethod
     def of(cls, settings: ApplicationSettings) -> "KnownViews":
-        """Those of an application."""
+        """The views of an application."""
         views = views_of(settings)
         backed_up = {topic.name for topic in settings.topics}
         without = {
@@ -284,20 +284,20 @@ class KnownViews:
         return cls(views, without)
 
     def find(self, name: str, scope: Scope) -> NamedView | None:
-        """The view of this name; None where there is none.
+        """The view of this name; None if there is none.
 
-        Names are compared without case, as Spark compares those of views, unless that leaves two.
+        Names are compared without case, as in Spark, unless two would match.
 
         Raises:
-            RuleTextError: It is in no backup, or is `@before` where there is none.
+            RuleTextError: It is not backed up, or has no `@before` view.
         """
         plain = name.removesuffix(BEFORE)
         found = self._spelling(plain)
         if found is None:
             if plain in self.without_backup:
                 raise RuleTextError(
-                    f"{plain!r} is in no backup: {self.without_backup[plain]}",
-                    remedy="Back it up (mode, include and exclude), or leave it out of the rule.",
+                    f"{plain!r} is not backed up: {self.without_backup[plain]}",
+                    remedy="Back it up (mode, include and exclude), or remove it from the rule.",
                 )
             return None
         if plain == name:
@@ -305,7 +305,7 @@ class KnownViews:
         return self._before(found, scope)
 
     def near(self, name: str) -> str:
-        """The names that look like this one, else all, as a part of a message."""
+        """The similar names, else all, as a part of a message."""
         plain = name.removesuffix(BEFORE)
         shown = sorted(known for known in self.views if not self._is_second_name(known))
         near = difflib.get_close_matches(plain, shown, n=3, cutoff=0.5)
@@ -314,7 +314,7 @@ class KnownViews:
         return f"there are: {few(shown, _SHOWN)}"
 
     def _is_second_name(self, name: str) -> bool:
-        """Whether it is `store:<name>` where `<name>` suffices."""
+        """Whether it is `store:<name>` although `<name>` is enough."""
         short = name.removeprefix(STORE_PREFIX)
         return short != name and self.views.get(short) is self.views[name]
 
@@ -328,14 +328,14 @@ class KnownViews:
         view = self.views[name]
         if scope is not Scope.WINDOW:
             raise RuleTextError(
-                f"{name}{BEFORE} is only there in rules with scope: window",
-                remedy="Give the rule scope: window, or leave @before out.",
+                f"{name}{BEFORE} exists only in rules with scope: window",
+                remedy="Set scope: window, or remove @before.",
             )
         if not view.has_before:
             raise RuleTextError(
-                f"there is no {name}{BEFORE}: in a rule with scope: window {name} holds only what"
-                " is new",
-                remedy="Stores, repartition topics and topics that the application both writes and"
-                " reads have one.",
+                f"there is no {name}{BEFORE}: in a rule with scope: window {name} contains only new"
+                " records",
+                remedy="Only stores, repartition topics and topics that the application both"
+                " writes and reads have one.",
             )
         return NamedView(f"{name}{BEFORE}", view)

@@ -1,8 +1,8 @@
 """Files below a folder or below a URL of an object store: one interface for both.
 
-A folder is a `Path`. Below `s3://bucket/prefix` an `ObjectPath` offers what is used of a `Path`.
-What a `Path` cannot do for both (replace as a whole, put a version, sync) is asked of the `Store`
-that `store_at` opens at a path.
+A folder is a `Path`. Below `s3://bucket/prefix` an `ObjectPath` offers the needed part of a `Path`.
+Operations that a `Path` does not have for both (atomic replacement, versions, sync) are in the
+`Store` that `store_at` opens at a path.
 """
 
 import hashlib
@@ -58,16 +58,16 @@ _SCHEMES: Final = ("s3://", "s3a://")
 
 
 def store_at(path: StorePath) -> Store:
-    """The store of a path, opened there: what is asked of it is asked of this file or folder."""
+    """The store of a path, opened there: its methods apply to this file or folder."""
     return FolderStore(path) if isinstance(path, Path) else ObjectStore(path)
 
 
 def place_at(place: str | StorePath, settings: ObjectStoreSettings | None = None) -> StorePath:
-    """The place that a text names: a path, a `file:` URI, or `s3://bucket/prefix`.
+    """The place with this name: a path, a `file:` URI, or `s3://bucket/prefix`.
 
     Raises:
-        ConfigurationError: It is of another kind of store, or has characters that not every
-            library reads alike.
+        ConfigurationError: It is another kind of store, or contains characters that libraries
+            interpret differently.
     """
     if isinstance(place, ObjectPath):
         return place
@@ -79,9 +79,9 @@ def place_at(place: str | StorePath, settings: ObjectStoreSettings | None = None
         text = "/" + text.removeprefix("file:").lstrip("/")
     if "://" in text or text.startswith(("s3:", "s3a:", "gs:", "abfs:", "abfss:")):
         raise ConfigurationError(
-            f"The warehouse {text!r} is not on a local or mounted disk, nor in an object store of"
-            " the S3 kind.",
-            remedy="Give a folder, or s3://bucket/prefix.",
+            f"The warehouse {text!r} is neither on a local or mounted disk nor in an S3 object"
+            " store.",
+            remedy="Use a folder, or s3://bucket/prefix.",
         )
     path = expanded(text).absolute()
     _require_plain(str(path))
@@ -93,22 +93,22 @@ _AMBIGUOUS: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\0-\x1f\x7f]")
 
 
 def _require_plain(place: str) -> None:
-    """Refuse a path of which Delta's libraries look into another folder than was written to."""
+    """Refuse a path that Delta's libraries resolve to different folders."""
     found = _AMBIGUOUS.search(place)
     if found is not None:
         raise ConfigurationError(
             f"The path {place!r} contains {found[0]!r}. Delta's libraries do not agree on the"
-            " folder that it names: some decode these characters, others do not or refuse them.",
+            " folder with this name: some decode these characters, others do not or reject them.",
             remedy="Choose a path without backslashes, control characters, and percent signs"
-            " before two hexadecimal digits. Rename the folder, or write the decoded character"
-            " (a blank instead of %20).",
+            " before two hexadecimal digits. Rename the folder, or write the decoded character (a"
+            " blank instead of %20).",
         )
 
 
 def duplicate(path: StorePath, new: StorePath) -> None:
-    """Another file of the same bytes: a second name where the disk has such, else a copy.
+    """Create another file with the same bytes: a hard link if the disk supports it, else a copy.
 
-    An object store copies by itself; what is too large for that goes through this process.
+    An object store copies by itself; larger objects are copied through this process.
     """
     if not store_at(path).copy(new):
         copied = NewObject(new)
@@ -120,7 +120,7 @@ def duplicate(path: StorePath, new: StorePath) -> None:
 def file_digest(path: StorePath, wait: Callable[[int], None] | None = None) -> str:
     """SHA-256 of a file, in hex.
 
-    `wait` is called with a number of bytes before they are used: to read slowly.
+    `wait` is called with a number of bytes before they are used, to limit the rate.
     """
     digest = hashlib.sha256()
     for piece in store_at(path).pieces():
@@ -131,10 +131,9 @@ def file_digest(path: StorePath, wait: Callable[[int], None] | None = None) -> s
 
 
 class NewObject:
-    """A file that is written from begin to end, for pyarrow's writers.
+    """A file that is written from start to end, for pyarrow's writers.
 
-    It is there once it was closed; what was written to an object store before that goes when it is
-    abandoned.
+    It exists once it is closed; an abandoned upload to an object store is removed.
     """
 
     def __init__(self, path: StorePath) -> None:
@@ -152,29 +151,29 @@ class NewObject:
         return view.nbytes
 
     def flush(self) -> None:
-        """Nothing is there before the end."""
+        """Does nothing: the file does not exist before the end."""
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """The number of written bytes."""
         return self.size
 
     def close(self) -> None:
-        """Nothing: pyarrow closes what it has written to, also after a failure."""
+        """Does nothing: pyarrow closes its target even after a failure."""
 
     def readable(self) -> bool:
-        """It is not."""
+        """Always false."""
         return False
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """It is not."""
+        """Always false."""
         return False
 
     def finish(self, *, durable: bool = False) -> str:
-        """End the file; its SHA-256 in hex. With `durable` a disk has its content then."""
+        """Close the file; return its SHA-256 in hex. With `durable` its content is on disk then."""
         with self._store.failures():
             self._file.close()
         if durable:
@@ -193,29 +192,29 @@ def write_parquet(rows: "pa.Table", path: StorePath, **options: Any) -> None:  #
 
 
 def subfolders(path: StorePath) -> list[StorePath]:
-    """What lies directly in a folder; nothing where it is not there."""
+    """The direct children of a folder; nothing if it does not exist."""
     return list(path.iterdir()) if path.is_dir() else []
 
 
 _HOUR_S: Final = 3600.0
 _NO_SKEW_H: Final = 0.05
-"""Stores date with whole seconds."""
+"""Stores have timestamps in whole seconds."""
 
 
 def local_hours(folder: StorePath, hours: int) -> int:
-    """How old (whole hours) what is older than `hours` looks by the clock of this machine.
+    """The age (whole hours) by this machine's clock of files that are `hours` old.
 
-    For libraries that compare times of a store with that clock.
+    For libraries that compare times of a store with this clock.
     """
     ahead_h = (time.time() - store_at(folder).now()) / _HOUR_S
     return hours if abs(ahead_h) < _NO_SKEW_H else max(0, math.ceil(hours + ahead_h))
 
 
 def make_durable(paths: Iterable[StorePath]) -> None:
-    """Wait until a loss of power cannot take files and folders away any more.
+    """Wait until a power failure can no longer remove files and folders.
 
-    Their content is on the disk then, their names in their folders, and the folders above. An
-    object store has made durable what it has confirmed.
+    Then their content is on disk, as well as their names and the folders above. An object store has
+    made confirmed data durable.
     """
     paths = list(paths)
     for path in paths:
@@ -224,6 +223,6 @@ def make_durable(paths: Iterable[StorePath]) -> None:
 
 
 def sync_names(paths: Iterable[StorePath]) -> None:
-    """Wait until names of files and folders, and those of the folders above, are on the disk."""
+    """Wait until names of files and folders, and of the folders above, are on disk."""
     for folder in {path.parent for path in paths}:
         store_at(folder).sync_names()

@@ -1,4 +1,4 @@
-"""How a bucket is reached, and by whom: settings, AWS's default chain, clients."""
+"""Access to a bucket: settings, AWS's default chain, clients."""
 
 import os
 import threading
@@ -28,7 +28,7 @@ _KEYS: Final = ("access_key_id", "secret_access_key", "session_token")
 
 
 class ObjectStoreSettings(BaseModel):
-    """How a store of the S3 kind is reached; without keys, with AWS's default credential chain."""
+    """Connection settings of an S3 store; without keys, AWS's default credential chain is used."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -41,8 +41,8 @@ class ObjectStoreSettings(BaseModel):
     )
     path_style: bool | None = Field(
         default=None,
-        description="Whether the bucket is part of the path rather than of the host; null: where an"
-        " endpoint is given.",
+        description="Whether the bucket is part of the path instead of the host; null: if an"
+        " endpoint is set.",
     )
     encryption: Literal["AES256", "aws:kms"] | None = Field(
         default=None, description="Encryption at rest: AES256 (SSE-S3) or aws:kms (SSE-KMS)."
@@ -66,20 +66,20 @@ class ObjectStoreSettings(BaseModel):
     lease_s: float = Field(
         default=30.0,
         gt=0,
-        description="How long a writer that is gone keeps others waiting. A writer that cannot"
-        " renew its lease for so long stops.",
+        description="How long a stopped writer blocks others. A writer that cannot renew its lease"
+        " for this time stops.",
     )
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise refused(
-                ".access_key_id and .secret_access_key go together; one is missing.",
+                ".access_key_id and .secret_access_key must be set together; one is missing.",
                 "Set both, or neither.",
             )
         if self.session_token is not None and self.access_key_id is None:
             raise refused(
-                ".session_token is set without .access_key_id.", "Set the keys too, or remove it."
+                ".session_token is set without .access_key_id.", "Set the keys, too, or remove it."
             )
         for name, secret in self._secrets():
             if not (secret.is_value or secret.env):
@@ -97,7 +97,7 @@ class ObjectStoreSettings(BaseModel):
 
     @classmethod
     def from_environment(cls, given: "ObjectStoreSettings | None" = None) -> Self:
-        """What is given; for the rest the environment: `KSTREAMS_ASSETS_S3_ENDPOINT` and so on."""
+        """The given settings, completed from the environment: `KSTREAMS_ASSETS_S3_ENDPOINT` etc."""
         found: dict[str, Any] = {
             name: value
             for name in cls.model_fields.keys() - {*_KEYS}
@@ -115,7 +115,7 @@ class ObjectStoreSettings(BaseModel):
         return cls(**found) if given is None else cls(**{**found, **given.named()})
 
     def named(self) -> dict[str, Any]:
-        """The settings that were given."""
+        """The settings that are set."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -124,7 +124,7 @@ class ObjectStoreSettings(BaseModel):
         """The settings of a `dagster_aws.s3.S3Resource`, with its keys.
 
         Raises:
-            ConfigurationError: It asks for requests without signature or without verified TLS.
+            ConfigurationError: It requires requests without signature or without verified TLS.
         """
         refusals = {
             "use_unsigned_session": resource.use_unsigned_session,
@@ -147,22 +147,22 @@ class ObjectStoreSettings(BaseModel):
         return cls(**{name: value for name, value in found.items() if value})
 
     def sendable(self) -> Self:
-        """The same for another process; keys that only this process has are left out."""
+        """A copy for another process, without keys that only this process has."""
         if not any(secret.is_value for _, secret in self._secrets()):
             return self
         return self.model_copy(update=dict.fromkeys(_KEYS))
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What decides which keys are used."""
+        """The settings that determine the keys."""
         return (self.profile, *(getattr(self, name) for name in _KEYS))
 
     def session(self) -> "Session":
-        """The boto3 session whose credentials the store's requests are signed with.
+        """The boto3 session whose credentials sign the store's requests.
 
         Raises:
-            BotoCoreError: There is no such profile.
-            SecretNotFoundError: A variable that holds a key is absent.
+            BotoCoreError: The profile does not exist.
+            SecretNotFoundError: The variable of a key is absent.
         """
         keys = {name: secret.resolve(f"object_store.{name}") for name, secret in self._secrets()}
         key, secret, token = (keys.get(name) for name in _KEYS)
@@ -170,7 +170,7 @@ class ObjectStoreSettings(BaseModel):
 
 
 def _secret_of(value: str | None) -> Secret | None:
-    """A key of a resource; a Dagster `EnvVar` stays a name."""
+    """A key of a resource; a Dagster `EnvVar` stays a reference."""
     if value is None:
         return None
     name = getattr(value, "env_var_name", None)
@@ -179,19 +179,19 @@ def _secret_of(value: str | None) -> Secret | None:
 
 REQUEST_S: Final = 30
 RENEWALS: Final = 4
-"""How often a lease is renewed in its time; a request for it takes no longer than one part."""
+"""A lease is renewed this many times in its duration; a request takes at most one part."""
 _LEAST_REQUEST_S: Final = 1.0
 _LOOKED_UP_S: Final = 300.0
 """How long keys of AWS's default chain are used before they are looked up again."""
 _IN_VAIN_S: Final = 60.0
-"""How long a task does not look for keys again where there were none."""
+"""How long a task waits before it looks for keys again after finding none."""
 _LEFT_S: Final = 600.0
-"""Keys that are valid for less than this are looked up again."""
+"""Keys with less remaining validity are looked up again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Keys of the S3 protocol; `until` (epoch seconds) is None where nobody says how long."""
+    """Keys of the S3 protocol; `until` (epoch seconds) is None if their validity is unknown."""
 
     key: str
     secret: str = field(repr=False)
@@ -205,7 +205,7 @@ class Credentials:
 
 
 class _Known:
-    """Credentials that were looked up, by `ObjectStoreSettings.identity`."""
+    """Cached credentials, by `ObjectStoreSettings.identity`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -218,20 +218,20 @@ _known = _Known()
 
 @dataclass(frozen=True, slots=True)
 class CredentialProvider:
-    """Provides the keys of a bucket for each request, from the session of its settings.
+    """Provide the keys of a bucket for each request, from the session of its settings.
 
-    A task gets the keys of the process that has made it, since its own may have none, or those of
-    another user. Shortly before they expire, the task asks a session where it runs.
+    A task gets the keys of the process that created it, because its own process may have none, or
+    those of another user. Shortly before they expire, the task uses a session where it runs.
     """
 
     settings: ObjectStoreSettings = field(default_factory=ObjectStoreSettings)
     carried: Credentials | None = field(default=None, repr=False)
 
     def keys(self) -> Credentials:
-        """The credentials as they are now.
+        """The current credentials.
 
         Raises:
-            ConfigurationError: There are none.
+            ConfigurationError: There are no credentials.
         """
         if self.carried is None:
             return _credentials(self.settings)
@@ -244,10 +244,10 @@ class CredentialProvider:
             return _credentials(self.settings)
         except ConfigurationError:
             _known.in_vain[identity] = time.monotonic()
-            return self.carried  # Once they have ended, the store says so.
+            return self.carried  # After their end, the store reports it.
 
     def __call__(self) -> "S3Credential":
-        """As obstore asks for them."""
+        """The credentials in obstore's form."""
         keys = self.keys()
         until = None if keys.until is None else datetime.fromtimestamp(keys.until, UTC)
         return {
@@ -260,47 +260,47 @@ class CredentialProvider:
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """How a bucket is reached, and by whom; `credentials` are those that were carried here."""
+    """Settings and credentials of a bucket; `credentials` were sent by another process."""
 
     settings: ObjectStoreSettings
     credentials: Credentials | None = field(default=None, compare=False, repr=False)
     is_prompt: bool = False
-    """Whether a request must end soon, as those for leases: they carry little."""
+    """Whether requests must end soon, such as those for leases, which are small."""
 
     @property
     def request_s(self) -> float:
-        """The longest time for one request, and for the tries after it."""
+        """Time limit of one request, and of its retries."""
         if not self.is_prompt:
             return REQUEST_S
         return min(REQUEST_S, max(_LEAST_REQUEST_S, self.settings.lease_s / RENEWALS))
 
     def carried(self) -> "StoreAccess":
-        """With its credentials, for tasks in other processes."""
+        """A copy with its credentials, for tasks in other processes."""
         return replace(self, settings=self.settings.sendable(), credentials=self.keys())
 
     def keys(self) -> Credentials:
-        """The credentials as they are now. Raises ConfigurationError where there are none."""
+        """The current credentials. Raises ConfigurationError if there are none."""
         return self.provider.keys()
 
     @property
     def provider(self) -> CredentialProvider:
-        """Where the credentials come from."""
+        """The source of the credentials."""
         return CredentialProvider(self.settings, self.credentials)
 
     @property
     def region(self) -> str:
-        """Of the bucket."""
+        """The region of the bucket."""
         return self.settings.region or _configured_region(self.settings.profile) or "us-east-1"
 
     @property
     def is_path_style(self) -> bool:
         """Whether the bucket is part of the path."""
-        told = self.settings.path_style
-        return self.settings.endpoint is not None if told is None else told
+        setting = self.settings.path_style
+        return self.settings.endpoint is not None if setting is None else setting
 
 
 def _credentials(settings: ObjectStoreSettings) -> Credentials:
-    """Those of the session; the environment comes first, and needs none."""
+    """Credentials of the session; those in the environment take precedence and need no session."""
     if settings.profile is None and settings.access_key_id is None:
         key, secret = (os.environ.get(f"AWS_{name.upper()}") for name in _KEYS[:2])
         if key and secret:
@@ -314,7 +314,7 @@ def _credentials(settings: ObjectStoreSettings) -> Credentials:
 
 
 def forget_keys(settings: ObjectStoreSettings | None = None) -> None:
-    """Look keys up again for the next request: a store has refused those that were used.
+    """Look keys up again for the next request, because a store has refused the current ones.
 
     Without `settings`, the keys of all stores.
     """
@@ -341,9 +341,9 @@ def _looked_up(settings: ObjectStoreSettings) -> Credentials:
         raise ConfigurationError(
             "There are no credentials for the object store.",
             remedy="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run where"
-            " AWS gives a role.",
+            " AWS provides a role.",
         )
-    # Its only sign of how long keys are valid; None of those that it does not renew.
+    # Its only sign of how long keys are valid; None for keys that it does not renew.
     until = getattr(keys, "_expiry_time", None)
     return Credentials(
         frozen.access_key, frozen.secret_key, frozen.token, until and until.timestamp()
@@ -372,7 +372,7 @@ def _configured_region(profile: str | None) -> str | None:
 
 _CONNECT_S: Final = 5
 SILENCE_S: Final = 7.5
-"""So long a store may send nothing while it answers a request that carries no data."""
+"""How long a store may stay silent while it answers a small request."""
 _RETRIES: Final = 4
 _RETRY_S: Final = 20
 
@@ -381,28 +381,28 @@ _RETRY_S: Final = 20
 def obstore_client(
     bucket: str, access: StoreAccess, keys: Credentials | CredentialProvider, *, carries_data: bool
 ) -> "S3Store":
-    """A client of obstore, for requests that carry data or for those that do not.
+    """A client of obstore, for requests with or without data.
 
-    The former are silent while it is sent; the latter are given up after `SILENCE_S`. With a
-    provider in place of keys it is asked whenever they end: for a file that takes long.
+    Requests with data are silent while it is sent; others fail after `SILENCE_S`. A provider
+    instead of keys is asked whenever the keys expire: for a file that takes long.
     """
     from obstore.store import S3Store
 
     settings = access.settings
     endpoint = settings.endpoint
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "region": access.region,
         "virtual_hosted_style_request": not access.is_path_style,
     }
     if isinstance(keys, CredentialProvider):
-        told["credential_provider"] = keys
+        options["credential_provider"] = keys
     else:
-        told |= {"access_key_id": keys.key, "secret_access_key": keys.secret}
+        options |= {"access_key_id": keys.key, "secret_access_key": keys.secret}
         if keys.token:
-            told["session_token"] = keys.token
+            options["session_token"] = keys.token
     if endpoint:
-        told["endpoint"] = endpoint
-    told |= {f"aws_{name}": value for name, value in _encryption(settings).items()}
+        options["endpoint"] = endpoint
+    options |= {f"aws_{name}": value for name, value in _encryption(settings).items()}
     client_options: ClientConfig = {
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
         "connect_timeout": timedelta(seconds=min(_CONNECT_S, access.request_s)),
@@ -417,22 +417,22 @@ def obstore_client(
             "max_retries": _RETRIES,
             "retry_timeout": timedelta(seconds=min(_RETRY_S, access.request_s)),
         },
-        **told,
+        **options,
     )
 
 
 def _encryption(settings: ObjectStoreSettings) -> dict[str, str]:
-    """As obstore and deltalake call it."""
+    """The names of obstore and deltalake for these settings."""
     if settings.encryption is None:
         return {}
-    told = {"server_side_encryption": settings.encryption}
-    return told | ({"sse_kms_key_id": settings.kms_key_id} if settings.kms_key_id else {})
+    options = {"server_side_encryption": settings.encryption}
+    return options | ({"sse_kms_key_id": settings.kms_key_id} if settings.kms_key_id else {})
 
 
 def delta_options(access: StoreAccess) -> dict[str, str]:
-    """What deltalake needs to reach a table."""
+    """The options with which deltalake accesses a table."""
     settings, keys = access.settings, access.keys()
-    told = {
+    options = {
         "aws_access_key_id": keys.key,
         "aws_secret_access_key": keys.secret,
         "aws_region": access.region,
@@ -444,16 +444,16 @@ def delta_options(access: StoreAccess) -> dict[str, str]:
         "retry_timeout": f"{_RETRY_S} seconds",
     }
     if keys.token:
-        told["aws_session_token"] = keys.token
+        options["aws_session_token"] = keys.token
     if settings.endpoint:
-        told["aws_endpoint"] = settings.endpoint
-        told["allow_http"] = str(settings.endpoint.startswith("http://")).lower()
-    return told | {f"aws_{name}": value for name, value in _encryption(settings).items()}
+        options["aws_endpoint"] = settings.endpoint
+        options["allow_http"] = str(settings.endpoint.startswith("http://")).lower()
+    return options | {f"aws_{name}": value for name, value in _encryption(settings).items()}
 
 
 @lru_cache(maxsize=64)
 def arrow_files(access: StoreAccess, keys: Credentials) -> "pafs.FileSystem":
-    """A file system of pyarrow; the path in it begins with the bucket."""
+    """A file system of pyarrow; its paths start with the bucket."""
     import pyarrow.fs as pafs
 
     settings = access.settings

@@ -9,14 +9,14 @@ from kstreams_assets.errors import WarehouseError
 from kstreams_assets.store import StorePath, storage_reason, store_at
 
 DAMAGED: Final = (
-    "The table is damaged, or was copied while it was written. Bring it back from a copy of the"
-    " warehouse; do not delete what is there."
+    "The table is damaged, or was copied while it was written. Restore it from a copy of the"
+    " warehouse; do not delete the existing files."
 )
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """What may come out of a read or write below the warehouse."""
-    import pyarrow as pa  # loaded where something has failed: most of the program opens no table
+    """The errors that reads and writes below the warehouse may raise."""
+    import pyarrow as pa  # loaded after a failure: most of the program opens no table
     from deltalake.exceptions import DeltaError
 
     return DeltaError, pa.ArrowException, OSError
@@ -24,7 +24,7 @@ def storage_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def storage_failures(path: StorePath) -> Iterator[None]:
-    """Failures in the block as WarehouseError; `path` is the folder or table that is used."""
+    """Convert failures in the block to WarehouseError; `path` is the folder or table in use."""
     try:
         yield
     except storage_errors() as error:
@@ -32,7 +32,7 @@ def storage_failures(path: StorePath) -> Iterator[None]:
 
 
 def warehouse_error(error: Exception, path: StorePath) -> WarehouseError:
-    """The error that names what cannot be used, why, and what to do; `path` if it names none."""
+    """The error with path, reason and remedy; it names `path` if the error names none."""
     named: object = path
     if isinstance(error, OSError) and error.filename is not None:
         named = os.fsdecode(error.filename)
@@ -44,9 +44,9 @@ def warehouse_error(error: Exception, path: StorePath) -> WarehouseError:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return error.strerror
-    told = storage_reason(str(error))
-    if told is not None:
-        return told
+    reason = storage_reason(str(error))
+    if reason is not None:
+        return reason
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    # deltalake calls a log that lacks its last commit a bug of its own.
+    # deltalake reports a log without its last commit as a bug of its own.
     return lines[0].replace("This is a kernel bug, please report", "").strip().rstrip(".: ")

@@ -1,4 +1,4 @@
-"""A file or folder of a disk: the standard library, and a sync where the power may be lost."""
+"""A file or folder on a disk: the standard library, plus sync for power failures."""
 
 import errno
 import fcntl
@@ -51,7 +51,7 @@ class FolderStore(Store):
     def entries(self) -> Mapping[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
         for file in os.scandir(self.path):
-            with suppress(FileNotFoundError):  # It went a moment ago, as unfinished commits do.
+            with suppress(FileNotFoundError):  # Unfinished commits may have disappeared just now.
                 stat = file.stat()
                 found[file.name] = (stat.st_size, stat.st_mtime_ns)
         return found
@@ -132,7 +132,7 @@ class FolderStore(Store):
             with part.open("rb") as file:
                 arrived = hashlib.file_digest(file, "sha256")
             if arrived.digest() != read.digest():
-                raise OSError(5, "what arrived is not what was written", str(self.path))
+                raise OSError(5, "the written data differs from its source", str(self.path))
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part.replace(self.path)
         finally:
@@ -193,7 +193,7 @@ class FolderStore(Store):
                 self.path.unlink(missing_ok=True)
 
     def _is_at(self, file: IO[str]) -> bool:
-        """Whether the open file still has its name: its holder may just have removed it."""
+        """Whether the open file still has its name: its holder may have removed it just now."""
         try:
             return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
         except FileNotFoundError:
@@ -208,7 +208,8 @@ class FolderStore(Store):
 
     @property
     def _mark(self) -> Path:
-        """Kept locked by the writer of a folder, so that only what a killed one left is swept."""
+        """Locked by the writer of a folder, so that only leftovers of killed writers are
+        removed."""
         return self.path / UNFINISHED
 
     def finish(self) -> None:
@@ -231,7 +232,7 @@ class FolderStore(Store):
         try:
             os.fsync(handle)
         except OSError as error:
-            # Some mounted file systems do not sync folders: they have no names to lose.
+            # Some mounted file systems do not sync folders: they cannot lose names.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not self.path.is_dir():
                 raise OSError(error.errno, error.strerror, str(self.path)) from None
         finally:
@@ -245,7 +246,9 @@ class FolderStore(Store):
                 break
             try:
                 FolderStore(one.parent).sync_content()
-            except PermissionError:  # Who may not list a folder has not made this one in it.
+            except (
+                PermissionError
+            ):  # A user who may not list a folder has not created this one in it.
                 break
             if len(_named) >= _MOST_NAMED:
                 _named.clear()
@@ -255,7 +258,7 @@ class FolderStore(Store):
         return time.time()
 
     def require_conditions(self) -> None:
-        """Locks keep writers apart."""
+        """Locks separate writers."""
 
     def free_bytes(self) -> int | None:
         folder = self.path
@@ -287,7 +290,7 @@ class FolderStore(Store):
 
 
 _named: set[tuple[Path, int]] = set()
-"""Folders (and their inodes) whose names this process has made durable."""
+"""Folders (with their inodes) whose names this process has made durable."""
 _MOST_NAMED: Final = 50_000
 
 
@@ -297,7 +300,7 @@ def _sizes_of(folder: Path) -> dict[str, int] | None:
     except OSError:
         return None
     try:
-        # Names below an open folder are found sooner than whole paths.
+        # Names below an open folder are found faster than whole paths.
         return {name: os.stat(name, dir_fd=handle).st_size for name in os.listdir(handle)}
     except OSError:
         return None
@@ -309,8 +312,8 @@ _REMEDIES: Final = (
     (
         (errno.ENOSPC, errno.EDQUOT),
         ("os error 28", "No space left", "os error 122", "quota exceeded"),
-        "The disk is full: make room, then run the same command again. What was committed before"
-        " stays.",
+        "The disk is full: free some space, then run the same command again. Data committed before"
+        " is kept.",
     ),
     (
         (errno.EROFS,),
@@ -321,29 +324,30 @@ _REMEDIES: Final = (
     (
         (errno.EACCES, errno.EPERM),
         ("os error 13", "os error 1)", "Permission denied", "Operation not permitted"),
-        "Give this user the right to read and write there, or run as the user who owns it.",
+        "Give this user read and write rights there, or run as the user who owns it.",
     ),
     (
         (errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
         ("os error 20", "Not a directory"),
-        "A file is where a folder is needed: choose a folder as warehouse, or move the file away.",
+        "A file exists where a folder is needed: choose a folder as warehouse, or move the file"
+        " away.",
     ),
     (
         (errno.ENOENT,),
         ("os error 2)", "No such file"),
-        "A file of the table is gone. Bring it back from a copy of the warehouse, or look whether"
-        " the disk is still mounted; until then what it held cannot be restored.",
+        "A file of the table is missing. Restore it from a copy of the warehouse, or check whether"
+        " the disk is still mounted; until then its contents cannot be restored.",
     ),
     (
         (errno.EIO, errno.ESTALE, errno.ENODEV),
         ("os error 5)", "Input/output error", "Stale file handle"),
-        "The disk or the mount does not work: look at the system's log, then try again.",
+        "The disk or the mount does not work: check the system's log, then try again.",
     ),
 )
 
 
 def disk_remedy(error: Exception) -> str | None:
-    """What to do about a failure of the disk; None for one of another kind."""
+    """The remedy for a failure of the disk; None for other failures."""
     text = str(error)
     for numbers, texts, remedy in _REMEDIES:
         if isinstance(error, OSError) and error.errno in numbers:

@@ -1,4 +1,4 @@
-"""One interface for files of a disk and for objects of a store."""
+"""One interface for files on a disk and objects in a store."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -19,14 +19,14 @@ StorePath = Path | ObjectPath
 """A folder or file of a disk, or a place in an object store."""
 
 FileIdentity = tuple[int, int, int, int, int]
-"""Device, inode, size, and times of the last change of content and of anything (nanoseconds)."""
+"""Device, inode, size, and times of the last change of content and of metadata (nanoseconds)."""
 
 UNFINISHED: Final = "_uncommitted"
-"""Marks folders of new files until a commit refers to these."""
+"""Marks folders of new files until a commit refers to them."""
 
 
 class FileEntry(NamedTuple):
-    """A file of a listing: its size in bytes, and when it changed last (epoch nanoseconds)."""
+    """A file of a listing: its size in bytes, and its last change (epoch nanoseconds)."""
 
     path: StorePath
     size: int
@@ -34,26 +34,26 @@ class FileEntry(NamedTuple):
 
 
 class Store(ABC):
-    """A file or folder, and what lies below it. Failures are those of a disk: `OSError`.
+    """A file or folder and everything below it. Failures are those of a disk: `OSError`.
 
-    A `Path` and an `ObjectPath` share names for what both do alike; here is the rest.
+    `Path` and `ObjectPath` share the names of common operations; this class has the others.
     """
 
     __slots__ = ()
 
     is_durable: ClassVar[bool]
-    """Whether what was written survives a loss of power without a sync, and is never torn."""
+    """Whether written data survives a power failure without a sync, and is never torn."""
     is_conditional: ClassVar[bool]
-    """Whether the later of two writers is refused; where not, a lock keeps them apart."""
+    """Whether the later of two writers is refused; if not, a lock separates them."""
 
     @property
     @abstractmethod
     def on_disk(self) -> Path | None:
-        """The path in a file system, where questions cost little; None: it is in a store."""
+        """The path in a file system, where requests are cheap; None: it is in a store."""
 
     @abstractmethod
     def prompt(self) -> StorePath:
-        """The same place for small files that are asked for again and again."""
+        """The same place for small files that are requested repeatedly."""
 
     # --- List -------------------------------------------------------------------------------------
 
@@ -61,105 +61,105 @@ class Store(ABC):
     def entries(self) -> Mapping[str, tuple[int, int]]:
         """Size and time of change (nanoseconds) of each file directly in a folder, by name.
 
-        Raises FileNotFoundError where a disk has no such folder.
+        Raises FileNotFoundError if the folder does not exist on a disk.
         """
 
     @abstractmethod
     def files(self) -> Iterator[FileEntry]:
-        """Every file below, at any depth; none where nothing is there."""
+        """Every file below, at any depth; none if nothing exists."""
 
     @abstractmethod
     def sizes_in(self, folders: Iterable[str]) -> dict[str, dict[str, int]]:
         """Size of each file directly in folders below this one, by folder (relative) and name.
 
-        One listing takes the place of a question for each file. A folder that is not there, or
-        cannot be listed, is left out.
+        One listing replaces one request per file. A folder that does not exist or cannot be listed
+        is omitted.
         """
 
     @abstractmethod
     def newest_change(self) -> float | None:
-        """When something in a folder changed last (epoch seconds); None where there is nothing."""
+        """The last change in a folder (epoch seconds); None if it is empty."""
 
     # --- Get --------------------------------------------------------------------------------------
 
     @abstractmethod
     def pieces(self, size: int | None = None) -> Iterator[bytes]:
-        """The file piece by piece, of `size` bytes where that can be chosen."""
+        """The file in pieces, of `size` bytes if the size can be chosen."""
 
     @abstractmethod
     def readable(self) -> "Path | pa.NativeFile":
-        """What pyarrow's readers take: a path, or an open file of the store."""
+        """An input of pyarrow's readers: a path, or an open file of the store."""
 
     @abstractmethod
     def fetched(self) -> AbstractContextManager[Path]:
-        """A file of a disk while it is read from begin to end: the file itself, or a copy of it."""
+        """A local file to read from start to end: the file itself, or a copy of it."""
 
     @abstractmethod
     def read_version(self) -> tuple[bytes, str]:
-        """The content of a small file, and the mark of this version of it for `put_version`."""
+        """The content of a small file, and the mark of this version for `put_version`."""
 
     @abstractmethod
     def identity(self) -> FileIdentity | None:
-        """What is another once somebody writes to a file, or puts another in its place.
+        """A value that changes when a process writes to a file or replaces it.
 
-        The last of the times is the kernel's own: no program sets it back. None of a file that was
-        changed a moment ago, since the next change may get the same time, of one that is not there,
-        and of objects.
+        The last of the times is the kernel's own: no program can set it back. None for a file that
+        was changed just now, because the next change may get the same time; for a missing file; and
+        for objects.
         """
 
     # --- Put --------------------------------------------------------------------------------------
 
     @abstractmethod
     def put_text(self, text: str, *, durable: bool = True) -> None:
-        """Put a small file in place of what is there: nobody reads half of it.
+        """Write a small file atomically, replacing an existing one.
 
-        What may be lost with the power, such as a status, need not be `durable`.
+        Files that may be lost in a power failure, such as a status, need not be `durable`.
         """
 
     @abstractmethod
     def put_file(self, content: bytes) -> None:
-        """Put a new file there, below folders that are made if need be: nobody reads half of it."""
+        """Write a new file atomically, and create its folders if needed."""
 
     @abstractmethod
     def put_version(self, text: str, mark: str) -> None:
-        """As `put_text`, in place of the version with this mark; an empty one: of nothing.
+        """Like `put_text`, but replace only the version with this mark; an empty mark: no file.
 
         Raises:
-            ConditionError: Another version is there (stores that are conditional).
+            ConditionError: Another version exists (stores with conditions).
         """
 
     @abstractmethod
     def put_pieces(
         self, pieces: Iterator[bytes], size: int, *, scratch: StorePath, replaces: bool
     ) -> None:
-        """Put a file of `size` bytes; nothing has its name before what arrived was compared.
+        """Write a file of `size` bytes; it gets its name only after the data was compared.
 
-        `scratch` is a folder beside it, `replaces`: something is there that is to be replaced.
+        `scratch` is a folder next to it; `replaces`: an existing file is to be replaced.
         """
 
     @abstractmethod
     def open_new(self) -> Any:  # noqa: ANN401 (a file, or obstore's writer)
-        """A file to write from begin to end; it replaces what is there."""
+        """A file to write from start to end; it replaces an existing one."""
 
     @abstractmethod
     def failures(self) -> AbstractContextManager[None]:
-        """Failures of what `open_new` gave, as OSError."""
+        """Convert failures of the object from `open_new` to OSError."""
 
     @abstractmethod
     def copy(self, new: StorePath) -> bool:
-        """Make another file of the same bytes without reading them; False where that cannot be."""
+        """Create another file with the same bytes without reading them; False if not supported."""
 
     # --- Delete -----------------------------------------------------------------------------------
 
     @abstractmethod
     def remove_tree(self) -> None:
-        """Delete all that lies below, as far as it can be deleted."""
+        """Delete everything below, as far as it can be deleted."""
 
     @abstractmethod
     def remove_torn(self, is_torn: Callable[[bytes], bool]) -> bool:
-        """Remove a file that a loss of power has cut off; whether it was.
+        """Remove a file that was cut off by a power failure; return whether it was.
 
-        A whole one that another writer has just put in its place stays.
+        A whole file that another writer has put there in the meantime is kept.
         """
 
     # --- One at a time ----------------------------------------------------------------------------
@@ -168,75 +168,75 @@ class Store(ABC):
     def lock(
         self, purpose: str, wait_s: float, *, has_epoch: bool = True
     ) -> AbstractContextManager[LockHandle]:
-        """Hold the lock that this file is for the time of the block.
+        """Hold the lock of this file for the time of the block.
 
-        Without `has_epoch` the epoch of the holder means nothing, and need not survive a loss of
-        power.
+        Without `has_epoch` the epoch of the holder has no meaning and may be lost in a power
+        failure.
 
         Raises:
             ConfigurationError: The store ignores conditions.
             WarehouseLockedError: Another process holds it for longer than `wait_s` seconds.
-            OSError: It cannot be read or written.
+            OSError: The lock cannot be read or written.
         """
 
     @abstractmethod
     def mark(self, purpose: str) -> AbstractContextManager[None]:
-        """Put a mark there which others find held until the block has ended, or this process.
+        """Create a mark that is locked for others until the end of the block or of this process.
 
-        It is gone after a block without an error.
+        A block without an error removes it.
         """
 
     @abstractmethod
     def left_mark(self, purpose: str) -> AbstractContextManager[bool]:
-        """Hold a mark whose process has ended; it is gone after a block without an error.
+        """Hold a mark whose process has ended; a block without an error removes it.
 
-        False when there is no such mark, or another process holds it.
+        False if there is no such mark, or if another process holds it.
         """
 
-    # --- Folders of which nobody knows yet --------------------------------------------------------
+    # --- Folders that no commit refers to yet -----------------------------------------------------
 
     @abstractmethod
     def unfinished(self) -> AbstractContextManager[None]:
-        """Make a folder and mark it as unfinished; in the block it is being written to."""
+        """Create a folder and mark it as unfinished; in the block it is being written to."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Take the mark of a folder away."""
+        """Remove the mark of a folder."""
 
     @abstractmethod
     def remove_unfinished(self) -> None:
-        """Remove a folder and its mark if nothing else is left there."""
+        """Remove a folder and its mark if it is otherwise empty."""
 
     @abstractmethod
     def unfinished_folders(self) -> list[StorePath]:
-        """Folders directly in this one that are marked, and old enough where age alone tells."""
+        """Marked folders directly in this one; if only age decides, those that are old enough."""
 
     @abstractmethod
     def is_being_written(self) -> bool:
-        """Whether the process that has marked a folder is known to write to it still."""
+        """Whether the process that marked a folder is known to still write to it."""
 
     # --- Durability -------------------------------------------------------------------------------
 
     @abstractmethod
     def sync_content(self) -> None:
-        """Wait until the content of a file (of a folder: its names) is on the disk."""
+        """Wait until the content of a file (of a folder: its names) is on disk."""
 
     @abstractmethod
     def sync_names(self) -> None:
-        """Wait until the names in a folder, and those of the folders above, are on the disk.
+        """Wait until the names in a folder, and of the folders above, are on disk.
 
-        Folders above are synced once in a process: also a folder that is there may have been made
-        by a process that was killed before it came to that.
+        Folders above are synced once per process, even existing ones: a killed process may have
+        created them without a sync.
         """
 
-    # --- What the place is like -------------------------------------------------------------------
+    # --- Properties of the place ------------------------------------------------------------------
 
     @abstractmethod
     def now(self) -> float:
-        """Now (epoch seconds) by the clock that dates what is written to this folder.
+        """The current time (epoch seconds) of the clock that dates files in this folder.
 
-        An object store has a clock of its own. What is deleted by its age must not depend on the
-        clock of the machine that deletes. Raises OSError where nothing can be written.
+        An object store has its own clock. Deletion by age must not depend on the clock of the
+        deleting machine. Raises OSError if the place cannot be written.
         """
 
     @abstractmethod
@@ -244,32 +244,32 @@ class Store(ABC):
         """Refuse a store that ignores conditions: two writers would lose each other's commits.
 
         Raises:
-            ConfigurationError: It does.
-            OSError: It cannot be written.
+            ConfigurationError: The store ignores conditions.
+            OSError: The store cannot be written.
         """
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """What the disk of a folder has left, also where it is not made yet; None: no limit."""
+        """Free space on the disk of a folder, which may not exist yet; None: no limit."""
 
     @abstractmethod
     def remedy(self, error: Exception, reason: str) -> str | None:
-        """What to do about a failure; None for one of another kind."""
+        """The remedy for a failure; None for other kinds of failures."""
 
     @abstractmethod
     def open_to_others(self) -> str | None:
-        """The mode of a folder that others than its owner may enter or read, such as `0755`."""
+        """The mode of a folder that other users may enter or read, such as `0755`."""
 
     @property
     @abstractmethod
     def access(self) -> StoreAccess | None:
-        """How the object store is reached; None on a disk."""
+        """The access settings of the object store; None on a disk."""
 
     # --- For libraries ----------------------------------------------------------------------------
 
     @abstractmethod
     def delta_options(self) -> dict[str, str] | None:
-        """What deltalake needs to reach a table; None on a disk."""
+        """The options with which deltalake accesses a table; None on a disk."""
 
     @abstractmethod
     def arrow_place(self) -> "tuple[pafs.FileSystem, str]":
@@ -277,13 +277,13 @@ class Store(ABC):
 
 
 _LONGEST_NAME: Final = 220
-"""Bytes; disks take 255, and endings and names of unfinished files come on top."""
+"""Bytes; disks allow 255, and unfinished files have longer names and endings."""
 
 
 def disk_name(name: str) -> str:
-    """A name for a file after a topic, a group or an application; these may be 249 long.
+    """A file name for a topic, a group or an application; their names may be 249 long.
 
-    One that is too long is cut, and told apart by a digest of the whole.
+    A longer name is cut, and made unique by a digest of the whole.
     """
     data = name.encode()
     if len(data) <= _LONGEST_NAME:
@@ -293,5 +293,5 @@ def disk_name(name: str) -> str:
 
 
 def relative(path: StorePath, folder: StorePath) -> PurePosixPath:
-    """The path from a folder to something in it; both are of the same store."""
+    """The path from a folder to something in it; both in the same store."""
     return PurePosixPath(str(path)).relative_to(PurePosixPath(str(folder)))

@@ -1,10 +1,10 @@
-"""One at a time: a lock of a file, a lease in an object store.
+"""Exclusive access: a lock of a file, a lease in an object store.
 
-In a folder the kernel's file lock is used, so a lock ends with its process, also by SIGKILL. An
-object store has nothing of the kind. There a holder renews its lease, and who waits takes it over
-when it has not changed for its whole duration, as the waiting process sees time pass: clocks of
-different machines are not compared. Each holder has an epoch, higher than those before it, which
-its commits carry: what a holder that has lost its lease still tries to commit is refused.
+In a folder the kernel's file lock is used, so a lock ends with its process, even after SIGKILL. An
+object store has no such lock. There a holder renews its lease, and a waiting process takes it over
+if it has not changed for its whole duration, measured by the waiting process: clocks of different
+machines are not compared. Each holder has an epoch, higher than all earlier ones, which its commits
+contain. Commits of a holder that has lost its lease are refused.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ _AGAIN_S: Final = 1.0
 
 
 _SAFE: Final = 0.75
-"""The part of a lease's time after which its holder takes it for lost."""
+"""The part of a lease's duration after which its holder considers it lost."""
 
 
 class WarehouseLockedError(KStreamsAssetsError):
@@ -44,7 +44,7 @@ class WarehouseLockedError(KStreamsAssetsError):
     def __init__(self, *, path: Path | ObjectPath, holder: str, waited_s: float) -> None:
         super().__init__(
             f"{path} is held by {holder} (waited {waited_s:g} s).",
-            remedy="Wait until that run has ended, or stop it; the lock goes with its process.",
+            remedy="Wait until that run has ended, or stop it; the lock ends with its process.",
         )
         self.path = path
         self.holder = holder
@@ -52,46 +52,47 @@ class WarehouseLockedError(KStreamsAssetsError):
 
 
 class LeaseLostError(KStreamsAssetsError):
-    """This process no longer holds the lock that it worked under; nothing more was written."""
+    """This process no longer holds its lock; it wrote nothing more."""
 
     def __init__(self, *, path: Path | ObjectPath, reason: str, what: str = "lease") -> None:
         super().__init__(
             f"The {what} of {path} is lost: {reason}.",
-            remedy="What was committed before stays. Run the same again: it goes on there.",
+            remedy="Committed data is kept. Run the same command again: it continues there.",
         )
 
 
 class LockHandle(Protocol):
-    """The lock while it is held."""
+    """A lock while it is held."""
 
     tasks: Path
-    """A file that tasks of the holder lock, shared, while they write: they may outlive a killed
-    holder by some seconds, and the next one on this machine waits for them."""
+    """A file that tasks of the holder lock, shared, while they write. They may outlive a killed
+    holder by some seconds, and the next holder on this machine waits for them."""
     epoch: int
-    """Higher than that of each holder before."""
+    """Higher than that of each earlier holder."""
     is_taken_over: bool
-    """Whether the holder before did not let it go."""
+    """Whether the previous holder did not release it."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody else has it, or had it, meanwhile: it does not come back."""
+        """Whether another process has or had it in the meantime; this is final."""
         ...
 
     def require_held(self) -> None:
-        """Raise LeaseLostError unless it is still held.
+        """Raise LeaseLostError unless the lock is still held.
 
-        A lease that could not be renewed in time is held again once it is, if nobody had it.
+        A lease that was not renewed in time is held again after a renewal, if no other process had
+        it.
         """
         ...
 
     def raise_epoch(self, above: int) -> None:
-        """Be later than a holder of this epoch, whom only commits tell of (a copied warehouse)."""
+        """Get a higher epoch than a holder that only commits mention (in a copied warehouse)."""
         ...
 
     def note_writer(self, pid: int | None) -> None:
-        """Name a JVM that the holder has started.
+        """Record a JVM that the holder has started.
 
-        It may outlive its killed owner by a moment; the next holder waits until it is gone.
+        It may briefly outlive its killed owner; the next holder waits for its end.
         """
         ...
 
@@ -126,7 +127,7 @@ def _epoch_of(facts: Mapping[str, Any] | None) -> int:
 class FileLock:
     """A file that the kernel keeps locked."""
 
-    is_taken_over = False  # the kernel has ended who held it
+    is_taken_over = False  # the kernel has ended the previous holder
     is_lost = False
 
     def __init__(
@@ -138,7 +139,7 @@ class FileLock:
         self.is_first = False
 
     def require_held(self) -> None:
-        """It is, as long as the process lives."""
+        """Always true while the process lives."""
 
     def raise_epoch(self, above: int) -> None:
         if above >= self.epoch:
@@ -166,7 +167,7 @@ def _who(purpose: str) -> dict[str, Any]:
 
 
 def try_to_lock(file: IO[Any], how: int = fcntl.LOCK_EX) -> bool:
-    """Let the kernel lock an open file; false where another process has it."""
+    """Lock an open file in the kernel; false if another process holds it."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -175,7 +176,7 @@ def try_to_lock(file: IO[Any], how: int = fcntl.LOCK_EX) -> bool:
 
 
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> IO[bytes] | None:
-    """The file, locked until it is closed; None where another process has it."""
+    """The file, locked until it is closed; None if another process holds it."""
     file = path.open("ab")
     if try_to_lock(file, how):
         return file
@@ -190,7 +191,7 @@ def _await(
     deadline: float,
     wait_s: float,
 ) -> None:
-    """Wait until something is free. Raises WarehouseLockedError, which names its holder."""
+    """Wait until a lock is free. Raises WarehouseLockedError, which names its holder."""
     while not is_free():
         if time.monotonic() >= deadline:
             raise WarehouseLockedError(path=path, holder=holder(), waited_s=wait_s)
@@ -208,7 +209,7 @@ def _facts(path: Path) -> dict[str, Any] | None:
 def _await_orphan(
     path: Path | ObjectPath, facts: Mapping[str, Any] | None, deadline: float, wait_s: float
 ) -> None:
-    """Wait until the writer that a killed holder left behind has ended."""
+    """Wait until the writer of a killed holder has ended."""
     pid = (facts or {}).get("writer_pid")
     if facts is None or pid is None or facts.get("host") != socket.gethostname():
         return
@@ -217,9 +218,9 @@ def _await_orphan(
 
 
 def _await_tasks(path: Path | ObjectPath, tasks: Path, deadline: float, wait_s: float) -> None:
-    """Wait until the tasks that a killed holder left behind have ended."""
+    """Wait until the tasks of a killed holder have ended."""
     if tasks.exists():
-        holder = "tasks that a run which was killed has left behind"
+        holder = "tasks of a run that was killed"
         with tasks.open("ab") as file:
             _await(lambda: try_to_lock(file), lambda: holder, path, deadline, wait_s)
 
@@ -235,15 +236,15 @@ def _is_alive(pid: int) -> bool:
 
 
 def _is_java(pid: int) -> bool:
-    """Whether the process is (still) a JVM; where there is no /proc, it is taken for one."""
+    """Whether the process is (still) a JVM; without /proc, true is assumed."""
     if not Path("/proc/self/stat").exists():
         return True
-    told = _process(pid)
-    return told is not None and told[0] == "java" and told[1] != "Z"
+    process = _process(pid)
+    return process is not None and process[0] == "java" and process[1] != "Z"
 
 
 def _process(pid: int) -> tuple[str, str, str] | None:
-    """Name, state and start time (ticks since boot) of a process; None where there is none."""
+    """Name, state and start time (ticks since boot) of a process; None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -262,11 +263,11 @@ def _holder(facts: Mapping[str, Any] | None) -> str:
 
 
 _tokens: set[str] = set()
-"""Those of the leases that this process holds, or is about to take."""
+"""The leases that this process holds, or is about to take."""
 
 
 class _Lease:
-    """An object that its holder renews; renewals are made by a thread."""
+    """An object that its holder renews; a thread makes the renewals."""
 
     def __init__(
         self, path: ObjectPath, purpose: str, duration_s: float, epoch: int, tasks: Path
@@ -284,9 +285,9 @@ class _Lease:
         self._thread = threading.Thread(target=self._renew, name=f"lease {path.name}", daemon=True)
 
     def take(self, e_tag: str | None) -> bool:
-        """Whether the lease is held now: nobody else had changed it since it was looked at.
+        """Take the lease; return whether it was unchanged since it was inspected.
 
-        A request that failed may be done later: who holds it then has given it up.
+        A failed request may be executed later; its sender has then given the lease up.
         """
         is_held = False
         _tokens.add(self._token)
@@ -305,7 +306,7 @@ class _Lease:
             else:
                 self._e_tag = self._path.replace_version(self._data(), e_tag)
         except ConditionError:
-            # The first answer may have been lost on the way, and the client asked again.
+            # The first answer may have been lost, and the client has repeated the request.
             found = _look(self._path)
             if found is None or found[0].get("token") != self._token:
                 return False
@@ -314,7 +315,7 @@ class _Lease:
         return True
 
     def begin(self) -> None:
-        """Renew it from now on."""
+        """Start renewing it."""
         self._thread.start()
 
     def _data(self) -> bytes:
@@ -334,13 +335,13 @@ class _Lease:
             try:
                 self._write()
             except OSError as error:
-                # Another try comes: until somebody takes it over, it can be renewed.
+                # The next attempt follows: until another process takes it over, it can be renewed.
                 self._failure = f" ({error.strerror or error})"
             except LeaseLostError:
                 return
 
     def _next_s(self) -> float:
-        """After a failure at once: when the store is back, its holder waits for this."""
+        """At once after a failure: when the store is back, its holder waits for this."""
         every_s = self._duration_s / RENEWALS
         return min(every_s, _AGAIN_S) if self._failure else every_s
 
@@ -356,7 +357,7 @@ class _Lease:
             self._renewed, self._failure = began, ""
 
     def _replace(self) -> bool:
-        """Whether this renewal is there; else an earlier one is, whose answer did not come."""
+        """Whether this renewal was stored; else an earlier one was, whose answer was lost."""
         try:
             self._e_tag = self._path.replace_version(self._data(), self._e_tag)
         except ConditionError:
@@ -394,7 +395,7 @@ class _Lease:
         self._write()
 
     def release(self) -> None:
-        """Let others have it at once; the epoch stays."""
+        """Let others take it at once; the epoch stays."""
         self._ended.set()
         with self._lock:
             if self._lost is None:
@@ -427,7 +428,7 @@ def leased(path: ObjectPath, purpose: str, wait_s: float) -> Iterator[LockHandle
                 lease.is_taken_over = not is_free
                 break
             continue
-        # A holder that has not renewed it meanwhile may be gone: its time is waited for.
+        # A holder that does not renew it may have stopped: wait for the duration of its lease.
         if time.monotonic() >= deadline and (renewals > 0 or _is_here(facts)):
             raise WarehouseLockedError(path=path, holder=_holder(facts), waited_s=wait_s)
         time.sleep(_POLL_S)
@@ -442,7 +443,7 @@ def leased(path: ObjectPath, purpose: str, wait_s: float) -> Iterator[LockHandle
 
 
 def _look(path: ObjectPath) -> tuple[dict[str, Any], str] | None:
-    """What a lease says, and the mark of this version of it; None where there is none."""
+    """The content of a lease, and the mark of this version; None if there is none."""
     try:
         data, e_tag = path.read()
     except FileNotFoundError:
@@ -455,9 +456,9 @@ def _look(path: ObjectPath) -> tuple[dict[str, Any], str] | None:
 
 
 def _tasks_file(path: ObjectPath) -> Path:
-    """The file of this machine by which tasks that are left behind are known.
+    """The file of this machine that shows leftover tasks of a killed holder.
 
-    Another user who made its folder first could hold the file, and keep every run waiting.
+    Another user who created its folder first could lock the file and block every run.
     """
     keep_private()
     folder = private_folder(_task_folders(), purpose="the locks of tasks")
@@ -465,7 +466,7 @@ def _tasks_file(path: ObjectPath) -> Path:
 
 
 def _task_folders() -> Iterator[Path]:
-    """Where the processes of this user look, in this order: the same for all of them."""
+    """The folders that all processes of this user check, in this order."""
     name = f"kstreams-assets-{os.getuid()}"
     yield Path(tempfile.gettempdir()) / name
     of_session = Path("/run/user") / str(os.getuid())
@@ -476,14 +477,14 @@ def _task_folders() -> Iterator[Path]:
 
 
 def _this_process() -> dict[str, Any]:
-    """By what another process of this machine can tell whether this one has ended."""
-    told = _process(os.getpid())
+    """Facts by which another process of this machine recognises whether this one has ended."""
+    process = _process(os.getpid())
     machine = _machine()
-    return {} if told is None or machine is None else {"machine": machine, "began": told[2]}
+    return {} if process is None or machine is None else {"machine": machine, "began": process[2]}
 
 
 def _machine() -> str | None:
-    """Machine, boot and process namespace: where a process id means something."""
+    """Machine, boot and process namespace, in which a process id is unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -492,19 +493,19 @@ def _machine() -> str | None:
 
 
 def _is_here(facts: Mapping[str, Any]) -> bool:
-    """Whether the holder is a process of this machine that lives."""
+    """Whether the holder is a live process of this machine."""
     return facts.get("machine") == _machine() and not _has_ended(facts)
 
 
 def _has_ended(facts: Mapping[str, Any]) -> bool:
-    """Whether the holder is a process of this machine that is no more; nobody need wait for it.
+    """Whether the holder is a process of this machine that has ended, so that waiting is useless.
 
-    Nor for this process, where it has given the lease up but the store did not learn of that.
+    Also true for this process, if it has released the lease but the store missed that.
     """
     if not facts.get("machine") or facts["machine"] != _machine():
         return False
-    told = _process(facts["pid"])
-    if told is None or told[1] == "Z" or told[2] != facts.get("began"):
+    process = _process(facts["pid"])
+    if process is None or process[1] == "Z" or process[2] != facts.get("began"):
         return True
     return facts["pid"] == os.getpid() and facts.get("token") not in _tokens
 
@@ -513,7 +514,7 @@ P = TypeVar("P", bound=Path | ObjectPath)
 
 
 def lock_root(path: P) -> P:
-    """The warehouse that a lock is of: locks lie below `.locks`."""
+    """The warehouse of a lock: locks are below `.locks`."""
     while path.name != ".locks" and path != path.parent:
         path = path.parent
     return path.parent

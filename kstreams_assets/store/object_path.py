@@ -1,4 +1,4 @@
-"""An object of a store of the S3 kind, or all that lies below a prefix."""
+"""An object of an S3 store, or everything below a prefix."""
 
 import errno
 import fnmatch
@@ -26,7 +26,7 @@ PIECE: Final = 8 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """What a store says of an object; `changed_ns` by the store's clock (epoch nanoseconds)."""
+    """A store's metadata of an object; `changed_ns` by the store's clock (epoch nanoseconds)."""
 
     st_size: int
     st_mtime_ns: int
@@ -39,12 +39,12 @@ class ObjectStat:
 
 
 class ConditionError(Exception):
-    """An object is there already, or is another one than the one that was to be replaced."""
+    """An object exists already, or differs from the version that was to be replaced."""
 
 
 @dataclass(frozen=True, order=True)
 class ObjectPath:
-    """An object, or all that lies below a prefix; with the names that a `Path` has for it."""
+    """An object, or everything below a prefix, with the method names of `Path`."""
 
     bucket: str
     key: str
@@ -55,14 +55,14 @@ class ObjectPath:
         """The place of a URL `s3://bucket/prefix`.
 
         Raises:
-            ConfigurationError: It is not one.
+            ConfigurationError: The URL is invalid.
         """
         parts = urlsplit(url)
         key = "/".join(part for part in parts.path.split("/") if part)
         if not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
             raise ConfigurationError(
                 f"{url.split('@')[-1]!r} is not a place in an object store.",
-                remedy="Write s3://bucket/prefix; credentials do not belong in it.",
+                remedy="Write s3://bucket/prefix without credentials.",
             )
         access = StoreAccess(ObjectStoreSettings.from_environment(settings))
         return cls(parts.netloc, key, access)
@@ -100,7 +100,7 @@ class ObjectPath:
 
     @property
     def parent(self) -> Self:
-        """What it lies in."""
+        """The place that contains it."""
         return replace(
             self, key="" if self._pure.parent == PurePosixPath() else str(self._pure.parent)
         )
@@ -110,9 +110,9 @@ class ObjectPath:
         return replace(self, key=str(self._pure.with_suffix(suffix)))
 
     def prompt(self) -> Self:
-        """The same place for small objects that are asked for again and again.
+        """The same place for small objects that are requested repeatedly.
 
-        A store that comes back may have taken a request that it never answers.
+        A store that is starting may accept a request but never answer it.
         """
         return replace(self, access=replace(self.access, is_prompt=True))
 
@@ -130,30 +130,30 @@ class ObjectPath:
 
     @property
     def client(self) -> "S3Store":
-        """For requests that carry data."""
+        """For requests with data."""
         return obstore_client(self.bucket, self.access, self.access.keys(), carries_data=True)
 
     @property
     def writer(self) -> "S3Store":
-        """For a file of many requests, during which keys may end."""
+        """For a file of many requests, during which keys may expire."""
         keys = self.access.keys()
         provider = keys if keys.until is None else self.access.provider
         return obstore_client(self.bucket, self.access, provider, carries_data=True)
 
     @property
     def reader(self) -> "S3Store":
-        """For requests that carry no data."""
+        """For requests without data."""
         return obstore_client(self.bucket, self.access, self.access.keys(), carries_data=False)
 
     def stat(self) -> ObjectStat:
-        """What the store says of the object. Raises OSError, as all that asks the store."""
+        """The store's metadata of the object. Raises OSError, like all requests to the store."""
         import obstore
 
         with self.asked():
             return _stat_of(obstore.head(self.reader, self.key))
 
     def exists(self) -> bool:
-        """Whether it is an object, or something lies below it."""
+        """Whether it is an object, or there is an object below it."""
         try:
             self.stat()
         except FileNotFoundError:
@@ -169,14 +169,14 @@ class ObjectPath:
         return True
 
     def is_dir(self) -> bool:
-        """Whether something lies below it."""
+        """Whether there is an object below it."""
         return next(self.below(), None) is not None
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """There is nothing to make."""
+        """Does nothing: stores have no folders."""
 
     def rmdir(self) -> None:
-        """There is nothing to remove."""
+        """Does nothing: stores have no folders."""
 
     def below(self) -> Iterator[tuple[Self, ObjectStat]]:
         """Every object below it, in order of names."""
@@ -189,7 +189,7 @@ class ObjectPath:
                     yield replace(self, key=one["path"]), _stat_of(one)
 
     def iterdir(self) -> Iterator[Self]:
-        """What lies directly in it."""
+        """Its direct children."""
         import obstore
 
         prefix = f"{self.key}/" if self.key else None
@@ -199,7 +199,7 @@ class ObjectPath:
         yield from (replace(self, key=name.rstrip("/")) for name in sorted(names))
 
     def glob(self, pattern: str) -> Iterator[Self]:
-        """Objects below it whose names match; `*` matches within a part."""
+        """Objects below it with matching names; `*` matches within a part."""
         wanted = pattern.split("/")
         for path, _ in list(self.below()):
             parts = path.relative_to(self).parts
@@ -213,11 +213,11 @@ class ObjectPath:
                 yield path
 
     def read_bytes(self) -> bytes:
-        """All of the object."""
+        """The whole object."""
         return self.read()[0]
 
     def read(self) -> tuple[bytes, str]:
-        """All of the object, and the mark (ETag) of this version of it."""
+        """The whole object, and the mark (ETag) of this version."""
         import obstore
 
         with self.asked():
@@ -225,11 +225,11 @@ class ObjectPath:
             return found.bytes().to_bytes(), found.meta["e_tag"] or ""
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """All of the object as text."""
+        """The whole object as text."""
         return self.read_bytes().decode(encoding)
 
     def pieces(self) -> Iterator[bytes]:
-        """The object piece by piece."""
+        """The object in pieces."""
         import obstore
 
         with self.asked():
@@ -237,19 +237,19 @@ class ObjectPath:
                 yield bytes(piece)
 
     def write_bytes(self, data: bytes) -> str:
-        """Put an object in place of what is there; the mark of this version of it."""
+        """Write an object, replacing an existing one; return the mark of this version."""
         return self._put(data, None)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> str:
-        """As `write_bytes`."""
+        """Like `write_bytes`."""
         return self.write_bytes(text.encode(encoding))
 
     def create(self, data: bytes) -> str:
-        """Put an object where there is none. Raises ConditionError where there is one."""
+        """Write a new object. Raises ConditionError if it exists."""
         return self._put(data, "create")
 
     def replace_version(self, data: bytes, e_tag: str) -> str:
-        """Put an object in place of one version. Raises ConditionError if it is another one."""
+        """Replace one version of an object. Raises ConditionError if it has changed."""
         return self._put(data, {"e_tag": e_tag})
 
     def _put(self, data: bytes, mode: Any) -> str:  # noqa: ANN401 (obstore's)
@@ -275,14 +275,14 @@ class ObjectPath:
             obstore.copy(self.client, self.key, new.key)
 
     def unlink(self, *, missing_ok: bool = False) -> None:
-        """Delete the object. A store does not say whether there was one."""
+        """Delete the object; the store does not report whether it existed."""
         import obstore
 
         with self.asked():
             obstore.delete(self.reader, self.key)
 
     def touch(self) -> None:
-        """Make it if it is not there, and note the time."""
+        """Create it if it does not exist, and record the time."""
         try:
             self.write_bytes(self.read_bytes())
         except FileNotFoundError:
@@ -290,7 +290,7 @@ class ObjectPath:
 
     @contextmanager
     def asked(self) -> Iterator[None]:
-        """What the store refuses, as the OSError that a disk would raise."""
+        """Convert refusals of the store to the OSError that a disk would raise."""
         from obstore import exceptions
 
         try:
@@ -304,7 +304,7 @@ class ObjectPath:
 
 
 def storage_reason(text: str) -> str | None:
-    """What a store's long error says, in one line; None where it is no error of a store."""
+    """Summarise a store's long error in one line; None for other errors."""
     for mark, reason in _REASONS:
         if mark in text:
             return reason
@@ -312,18 +312,18 @@ def storage_reason(text: str) -> str | None:
 
 
 def ended_keys_reason(text: str) -> str | None:
-    """Why a store refuses keys that it has accepted before; None for any other error."""
+    """Why a store refuses keys that it accepted before; None for any other error."""
     found = (reason for mark, reason in _ENDED_KEYS if mark in text or reason in text)
     return next(found, None)
 
 
-_DENIED: Final = "the store denies these credentials the right to do this"
+_DENIED: Final = "the store denies this operation for these credentials"
 _ENDED_KEYS: Final = (
     ("InvalidAccessKeyId", "the store does not know the access key"),
     ("ExpiredToken", "the credentials have expired"),
     ("InvalidToken", "the store does not know the session token"),
 )
-"""Of keys that have expired, or were replaced."""
+"""Messages about keys that have expired or were replaced."""
 _REASONS: Final = (
     *_ENDED_KEYS,
     ("SignatureDoesNotMatch", "the store does not accept the secret key"),
@@ -338,7 +338,7 @@ _REASONS: Final = (
 
 
 def _as_os_error(number: int, error: Exception, path: ObjectPath) -> OSError:
-    """One line; messages of the store's client are long, and none of them holds a key."""
+    """One line; messages of the store's client are long, but contain no keys."""
     text = str(error)
     if ended_keys_reason(text) is not None:
         forget_keys(path.access.settings)

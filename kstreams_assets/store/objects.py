@@ -1,4 +1,4 @@
-"""An object, or all that lies below a prefix, of a store of the S3 kind: by obstore."""
+"""An object of an S3 store, or everything below a prefix; uses obstore."""
 
 import errno
 import os
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 _STALE_S: Final = 86_400
-"""So old is a mark of which nobody can tell whether its writer lives."""
+"""A mark of this age counts as left, because it is unknown whether its writer lives."""
 _SINGLY: Final = 16
-"""So many folders of a store are listed one by one; for more, all that lies below is listed."""
+"""Up to this many folders are listed separately; for more, everything below is listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore(Store):
-    """A place in an object store. A folder is there as long as something lies below it."""
+    """A place in an object store. A folder exists as long as it contains an object."""
 
     path: ObjectPath
 
@@ -118,7 +118,7 @@ class ObjectStore(Store):
     def put_pieces(
         self, pieces: Iterator[bytes], size: int, *, scratch: StorePath, replaces: bool
     ) -> None:
-        """The store compares what arrives with the digest that each request is signed with."""
+        """The store compares the received data with the digest in each request's signature."""
         if size <= PIECE:
             data = b"".join(pieces)
             if replaces:
@@ -136,7 +136,7 @@ class ObjectStore(Store):
                 file.close()
         there = self.path.stat().st_size
         if there != size:
-            raise OSError(5, f"{there:,} bytes have arrived of {size:,}", str(self.path))
+            raise OSError(5, f"{there:,} of {size:,} bytes have arrived", str(self.path))
 
     def open_new(self) -> Any:  # noqa: ANN401 (obstore's writer)
         import obstore
@@ -147,7 +147,7 @@ class ObjectStore(Store):
         return self.path.asked()
 
     def copy(self, new: StorePath) -> bool:
-        """What is too large for the store to copy goes through this process."""
+        """Larger objects than the store can copy are copied through this process."""
         if not isinstance(new, ObjectPath) or new.bucket != self.path.bucket:
             return False
         try:
@@ -188,7 +188,8 @@ class ObjectStore(Store):
                 is_left = False
             yield is_left
             if is_left:
-                # Before it is let go: nobody finds it in between. What lets go finds nothing then.
+                # Remove it before the release, so that no process finds it in between. The release
+                # then finds nothing.
                 self.path.unlink(missing_ok=True)
 
     @contextmanager
@@ -198,7 +199,7 @@ class ObjectStore(Store):
 
     @property
     def _mark(self) -> ObjectPath:
-        """All marks lie side by side."""
+        """All marks are in the same folder."""
         return self.path.parent / UNFINISHED / self.path.name
 
     def finish(self) -> None:
@@ -210,7 +211,7 @@ class ObjectStore(Store):
 
     def unfinished_folders(self) -> list[StorePath]:
         marks = list((self.path / UNFINISHED).below())
-        # By the clock of the store, which has noted when it got each of them.
+        # By the clock of the store, which has recorded their creation times.
         newest = max((stat.st_mtime for _, stat in marks), default=0.0)
         return [self.path / mark.name for mark, stat in marks if newest - stat.st_mtime > _STALE_S]
 
@@ -218,10 +219,10 @@ class ObjectStore(Store):
         return False
 
     def sync_content(self) -> None:
-        """The store has made durable what it has confirmed."""
+        """The store has made confirmed data durable."""
 
     def sync_names(self) -> None:
-        """As `sync_content`."""
+        """Like `sync_content`."""
 
     def now(self) -> float:
         probe = self.path / ".clock" / uuid.uuid4().hex
@@ -283,17 +284,17 @@ class ObjectStore(Store):
 
 
 _honest: set[tuple[str, ...]] = set()
-"""Places whose store was found to keep conditions."""
+"""Places whose store is known to support conditions."""
 
 _REMEDIES: Final = (
     (
         ("secret key", "access key", "expired"),
-        "Look at the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the"
+        "Check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the"
         " role of this machine).",
     ),
     (
         ("no such bucket",),
-        "Create the bucket, or look at the name of the warehouse and the endpoint.",
+        "Create the bucket, or correct the name of the warehouse or the endpoint.",
     ),
     (
         ("denies",),
@@ -302,12 +303,12 @@ _REMEDIES: Final = (
     ),
     (
         ("does not answer", "DNS", "timed out", "Timeout"),
-        "Look whether the store runs and its endpoint is right (AWS_ENDPOINT_URL, or"
-        " `object_store.endpoint` in the YAML), then run the same again.",
+        "Check that the store runs and its endpoint is right (AWS_ENDPOINT_URL, or"
+        " `object_store.endpoint` in the YAML), then run the same command again.",
     ),
     (
         (os.strerror(errno.ENOENT), "not found"),
-        "An object of the table is gone. Bring it back from a copy of the warehouse; until then"
-        " what it held cannot be restored.",
+        "An object of the table is missing. Restore it from a copy of the warehouse; until then"
+        " its contents cannot be restored.",
     ),
 )

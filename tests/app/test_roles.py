@@ -223,7 +223,7 @@ def test_missing_changelog_of_an_aggregate_means_logging_disabled(topology: Topo
         app = application_from_topology("app", topology(name), cluster_topics=cluster)
         assert app.stores == (Store(store, None),)
         assert app.with_role(LOG) == ()
-        assert "logging of the store is taken as disabled" in _findings(app)[store]
+        assert "logging of the store is assumed to be disabled" in _findings(app)[store]
         assert "needs confirmation" in _findings(app)[store]
 
 
@@ -351,7 +351,7 @@ def test_pattern_that_only_java_understands_is_told() -> None:
         parse_topology(CHAIN.replace("[a]", r"\p{Alpha}+")),
         cluster_topics={"mid": 1, "b": 1},
     )
-    assert "not understood" in _findings(app)["s1"]
+    assert "not supported here" in _findings(app)["s1"]
 
 
 def test_pattern_that_matches_nothing_is_told() -> None:

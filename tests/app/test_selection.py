@@ -69,5 +69,5 @@ def test_a_pattern_without_match_is_an_error_with_near_names(setting: str) -> No
 
 
 def test_nothing_left_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="left to back up"):
+    with pytest.raises(ConfigurationError, match="remains for backup"):
         _names(BackupMode.FULL, exclude=["*"])

@@ -106,7 +106,7 @@ def test_a_line_that_may_be_of_the_topology_is_never_left_out(topology_text: Tex
 
 def test_topologies_that_differ_are_refused(topology_text: Texts) -> None:
     one, other = map(topology_text, NAMES[:2])
-    with pytest.raises(ConfigurationError, match="holds 2 topologies that differ"):
+    with pytest.raises(ConfigurationError, match="contains 2 different topologies"):
         parse_topology(f"{LOG}{one}\n{LOG}{other}")
 
 

@@ -128,7 +128,7 @@ class TestErrors:
     def test_a_key_that_stands_twice(self, tmp_path: Path) -> None:
         path = tmp_path / "defs.yaml"
         path.write_text(_YAML + "  tags:\n    a: b\n    a: c\n")
-        with pytest.raises(ConfigurationError, match=r"line 15: the key a is given.* line 14"):
+        with pytest.raises(ConfigurationError, match=r"line 15: the key a occurs twice.* line 14"):
             load_settings(path)
 
     @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ class TestErrors:
             (["restore:", "  target: [dr]"], ["line 14, restore.target: Input should be a"]),
             (
                 ["targets:", "  dr: {}", "restore:", "  before_command: 'true'"],
-                ["line 16", "restore.before_command is set, and restores go to targets."],
+                ["line 16", "restore.before_command is set, but restores use targets."],
             ),
             (
                 ["targets:", "  local:", "    connection: {bootstrap_servers: a:1}"],
@@ -155,7 +155,7 @@ class TestErrors:
             ),
             (
                 ["targets: {default: {}}", "restore:", "  target: {bootstrap_servers: a:1}"],
-                ["line 13", "targets.default is declared, and restore.target describes"],
+                ["line 13", "targets.default is declared, but restore.target describes"],
             ),
             (["targets: {'a b': {}}"], ["line 13", "'a b' is not the name of a target"]),
             (["targets: {dr: {prefix: 'a b'}}"], ["line 13: targets.dr.prefix is 'a b'."]),
@@ -226,5 +226,5 @@ class TestErrors:
         assert not (tmp_path / "share%20of").exists()
 
     def test_contradictions_are_errors_of_their_own(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigurationError, match=r"topology file .* is not there"):
+        with pytest.raises(ConfigurationError, match=r"topology file .* does not exist"):
             load_settings(write(tmp_path / "defs.yaml", document(topology="x.txt")))

@@ -66,7 +66,7 @@ def test_a_removed_data_file(program: Program, app_file: Path) -> None:
     (file,) = _data_files(app_file)
     file.unlink()
     for command in (["recovery-points", "list"], ["windows"]):
-        _is_one_line(program(*command, "--app", app_file), str(file.name), "is gone")
+        _is_one_line(program(*command, "--app", app_file), str(file.name), "is missing")
     ready = program("ready", "--app", app_file, "--json")
     assert ready.exit_code == 1
     assert file.name in ready.out
@@ -142,7 +142,7 @@ def test_no_right_to_write(app_file: Path) -> None:
         for folder in (root, *root.rglob("*")):
             folder.chmod(0o755)
     assert done.stdout.strip() == "WarehouseError"
-    assert "Give this user the right" in done.stderr
+    assert "Give this user read and write rights" in done.stderr
 
 
 def test_a_full_disk_is_named() -> None:
@@ -155,7 +155,7 @@ def test_a_full_disk_is_named() -> None:
         " file: No space left on device (os error 28)"
     )
     with (
-        pytest.raises(WarehouseError, match="The disk is full: make room"),
+        pytest.raises(WarehouseError, match="The disk is full: free some space"),
         storage_failures(Path("/w/recovery_points")),
     ):
         raise DeltaError(said)

@@ -119,7 +119,7 @@ def test_a_wrong_file_is_one_line_and_exit_code_2(
         (["--window", "2026-10-20"], "There is no closed window '2026-10-20'"),
         (["--window", "2026-10-20-00:30"], "There is no closed window '2026-10-20-00:30'"),
         (["--window", "2999-01-01-00:00"], "The newest closed window is 20"),
-        (["--warehouse", "gs://bucket"], "not on a local or mounted disk"),
+        (["--warehouse", "gs://bucket"], "neither on a local or mounted disk"),
         (["--bootstrap", "nowhere"], "'nowhere' is not host:port"),
         (["--application-id", "other"], "no application of type"),
     ],

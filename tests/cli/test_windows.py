@@ -244,6 +244,6 @@ class TestRecoveryPoints:
         result = program("recovery-points", "show", "third", "--app", filled)
         assert result.exit_code == 2
         assert result.err == (
-            "Error: shop has no recovery point 'third'. Look ids up: kstreams-assets"
+            "Error: shop has no recovery point 'third'. List the ids: kstreams-assets"
             " recovery-points list.\n"
         )

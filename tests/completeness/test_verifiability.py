@@ -17,7 +17,7 @@ OF_WINDOW = replace(BALANCE, rule=BALANCE.rule.model_copy(update={"scope": Scope
 RECOMPUTED = replace(RULE, kind=RuleKind.RECOMPUTE)
 REPEATS = Verifiability(repeats="The application runs at_least_once")
 OWN_REPEATS = replace(REPEATS, within=Repeats(12))
-UNPROVEN = Verifiability(unproven="compaction may have taken records.")
+UNPROVEN = Verifiability(unproven="compaction may have removed records.")
 UNKNOWN = Verifiability(unknown="The recovery point does not know totals.")
 COMPACTED = "compaction removed records of rates before they were backed up."
 

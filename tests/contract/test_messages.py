@@ -436,7 +436,9 @@ def test_the_file_of_another_tool_is_named(name: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ConfigurationError) as found:
         load_settings(path)
-    _is_helpful(str(found.value), f"{path}: no application of type", "kstreams-assets discover")
+    _is_helpful(
+        str(found.value), f"{path}: it contains no application of type", "kstreams-assets discover"
+    )
     assert what in str(found.value)
     assert "jaas" not in str(found.value)
 

@@ -69,10 +69,10 @@ def test_unknown_keys_and_values_are_refused(settings: dict[str, object]) -> Non
             "ssl block, but security_protocol is SASL_PLAINTEXT",
         ),
         ({"security_protocol": "SASL_SSL"}, "no sasl block"),
-        ({"security_protocol": "SSL", "ssl": {"certificate": "c.pem"}}, "go together"),
+        ({"security_protocol": "SSL", "ssl": {"certificate": "c.pem"}}, "must be set together"),
         (
             {"security_protocol": "SSL", "ssl": {"private_key": {"env": "KEY"}}},
-            "go together",
+            "must be set together",
         ),
         (
             {"security_protocol": "SSL", "ssl": {"key_password": {"env": "PW"}}},

@@ -110,7 +110,7 @@ class TestConnection:
     """The block in the YAML."""
 
     def test_a_region_that_would_name_another_host_is_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="is no AWS region"):
+        with pytest.raises(ConfigurationError, match="is not an AWS region"):
             _connection(region="evil.example.com/eu-central-1")
 
     def test_it_goes_to_tasks_without_a_secret(self) -> None:

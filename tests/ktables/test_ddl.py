@@ -38,7 +38,7 @@ BAD = {
     "a INT,": "column 7 has the end instead of the name of a field",
     "a INT b INT": "column 7 has 'b' instead of a comma",
     "a INT NOT NULL": "column 7 has 'NOT' instead of a comma",
-    "a INT, A INT": "column 8 has 'A' instead of a name that is not there yet",
+    "a INT, A INT": "column 8 has 'A' instead of a new name (case is ignored)",
     "a STRUCT<>": "column 10 has '>' instead of the name",
     "a STRUCT<b: INT": "column 16 has the end instead of a comma or '>'",
     "a ARRAY<INT": "instead of '>'",

@@ -77,7 +77,7 @@ def test_a_topic_that_was_not_there_gives_no_rows(log: StoredLog) -> None:
     log.back_up(3, {}, [])
     (plan,) = _plan(log, 3)
     assert (plan.state.partitions, plan.state.proved) == ((), True)
-    assert "was not there" in plan.state.reason
+    assert "did not exist" in plan.state.reason
 
 
 def test_records_saved_with_points_are_looked_up_where_backups_have_holes(

@@ -40,7 +40,7 @@ def client(url: str, **settings: object) -> RegistryClient:
         ("ftp://host", "is not an http or https address"),
         ("http://", "is not an http or https address"),
         ("http://host:nan", "is not an address"),
-        ("http://me:hunter2@host", "holds credentials"),
+        ("http://me:hunter2@host", "contains credentials"),
         ("http://host?token=hunter2", "has a query or a fragment"),
     ],
 )
@@ -52,7 +52,7 @@ def test_an_address_that_cannot_be_is_refused_without_showing_it(url: str, probl
 
 def test_what_contradicts_itself_is_refused() -> None:
     secret = Secret(env="REGISTRY_USER")
-    with pytest.raises(ConfigurationError, match="go together"):
+    with pytest.raises(ConfigurationError, match="must be set together"):
         RegistryConnection(url="http://h", username=secret)
     with pytest.raises(ConfigurationError, match="request_timeout_seconds is 0"):
         RegistryConnection(url="http://h", request_timeout_seconds=0)
@@ -139,7 +139,7 @@ def test_nobody_there_or_nobody_answers(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with client(url) as reading, pytest.raises(KStreamsAssetsError, match="refused") as it:
             reading.entry(1)
-        assert f"at {url} did not give schema 1" in str(it.value)
+        assert f"at {url} did not return schema 1" in str(it.value)
         assert "0x" not in str(it.value)
         silent.listen()
         quick = {"request_timeout_seconds": 0.2}

@@ -135,7 +135,7 @@ def test_a_replaced_registry_is_noticed_and_changes_nothing(
     double.listed[0]["schema"] = '"long"'
     with caplog.at_level(logging.WARNING):
         assert _save(settings) == ()
-    assert "Schema 1 is stored with another text" in caplog.text
+    assert "text of stored schema 1 differs" in caplog.text
     assert Repository(settings.warehouse, APP).schemas.all()[1].text == '"string"'
 
 
@@ -144,7 +144,7 @@ def test_what_was_read_before_an_error_is_stored(double: RegistryDouble, tmp_pat
     for number in (1, 2):
         double.add(number, '"string"', version=number)
     double.by_id[7] = {"no": "schema"}
-    with pytest.raises(KStreamsAssetsError, match="did not give schema 7"):
+    with pytest.raises(KStreamsAssetsError, match="did not return schema 7"):
         _save(settings, ids=[7])
     assert set(Repository(settings.warehouse, APP).schemas.all()) == {1, 2}
 

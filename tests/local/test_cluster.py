@@ -148,7 +148,7 @@ def test_a_cluster_that_runs_is_not_started_again(tmp_path: Path) -> None:
 def test_a_directory_that_another_cluster_uses_is_the_reason(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path),
-        pytest.raises(LocalClusterError, match=r"lock .* in another process .* this directory"),
+        pytest.raises(LocalClusterError, match=r"lock .* by another process .* this directory"),
     ):
         LocalCluster(tmp_path).start()
 

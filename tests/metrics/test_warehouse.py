@@ -107,7 +107,7 @@ def test_a_warehouse_without_tables(settings: ApplicationSettings) -> None:
 def test_a_warehouse_that_is_not_mounted_is_an_error(
     settings: ApplicationSettings, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError, match="gone is not there"):
+    with pytest.raises(ConfigurationError, match="gone does not exist"):
         read_warehouse(replace(settings, warehouse=Warehouse(tmp_path / "gone")))
 
 

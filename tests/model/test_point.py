@@ -2,7 +2,7 @@
 
 import re
 
-from kstreams_assets.model.point import in_force, new_point_id
+from kstreams_assets.model.point import effective_points, new_point_id
 from kstreams_assets.offsets import TopicPartitionId
 from tests.backup.samples import cut, point
 
@@ -32,8 +32,8 @@ def test_points_older_than_a_late_one_do_not_count_after_it() -> None:
         point(14, closes_window_end_ms=10),
         point(17),
     )
-    assert in_force([passed_over, last, late, first]) == [first, late, last]
-    assert in_force([]) == []
+    assert effective_points([passed_over, last, late, first]) == [first, late, last]
+    assert effective_points([]) == []
 
 
 def test_ids_sort_by_time_and_are_never_the_same() -> None:

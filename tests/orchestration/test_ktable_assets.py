@@ -156,7 +156,7 @@ def test_each_window_of_a_range_has_its_numbers(tmp_path: Path, run: _Run) -> No
     assert values["recovery_point"] == f"point-{KEYS[1]}"
     assert values["proved"] is True
     assert values["delta_version"] == 3
-    assert values["base_window"] == "none: from the log's begin"
+    assert values["base_window"] == "none: from the start of the log"
     (row,) = values["problems"].records
     assert row.data == {
         "topic": "shop-totals-changelog",

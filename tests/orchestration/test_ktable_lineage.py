@@ -131,7 +131,7 @@ def test_the_table_tells_the_fields_of_registered_schemas() -> None:
         ("decoded_value.b", "struct"),
         ("decoded_value.b.c", "array<string>"),
     ]
-    assert found.columns[0].description == "Offset of the record that the row comes from"
+    assert found.columns[0].description == "Offset of the record from which the row was made"
 
 
 def test_the_longest_name_of_a_topic_wins(tmp_path: Path) -> None:

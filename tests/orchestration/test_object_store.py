@@ -102,7 +102,7 @@ class TestTheComponent:
         ("more", "problem"),
         [
             ({"object_store_resource": "bills-store"}, "object_store_resource"),
-            ({"object_store": {"access_key_id": {"env": "A"}}}, "go together; one is missing"),
+            ({"object_store": {"access_key_id": {"env": "A"}}}, "must be set together"),
             ({"object_store": {"session_token": {"env": "A"}}}, "without .access_key_id"),
             (
                 {

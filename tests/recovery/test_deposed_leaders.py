@@ -76,10 +76,10 @@ def test_a_deposed_coordinator_is_noticed(three_brokers: LocalCluster) -> None:
         cluster.watch_leaders()
         application.resume_soon(coordinator)
         told = cluster.group_offsets(application.group)[application.input].offset
-        doubt = cluster.leader_doubt(application.group, wait_s=0)
+        doubt = cluster.stale_leader_check(application.group, wait_s=0)
         assert told == 5, "the old coordinator did not answer in time"
         assert "coordinator" in doubt
-        while cluster.leader_doubt(application.group, wait_s=10):
+        while cluster.stale_leader_check(application.group, wait_s=10):
             cluster.watch_leaders()
             told = cluster.group_offsets(application.group)[application.input].offset
         assert told == 10
@@ -93,14 +93,14 @@ def test_a_silent_broker_may_be_the_leader(three_brokers: LocalCluster) -> None:
     with application.asking([other]) as cluster:
         cluster.watch_leaders()
         cluster.high_watermarks([application.changelog])
-        assert cluster.leader_doubt(application.group, wait_s=0) == ""
+        assert cluster.stale_leader_check(application.group, wait_s=0) == ""
         application.pause(other)
         try:
-            assert f"broker {other} did not answer" in cluster.leader_doubt(
+            assert f"broker {other} did not answer" in cluster.stale_leader_check(
                 application.group, wait_s=0
             )
             # once the controller takes it for dead, it leads nothing
-            assert cluster.leader_doubt(application.group, wait_s=30) == ""
+            assert cluster.stale_leader_check(application.group, wait_s=30) == ""
         finally:
             application.resume(other)
 
@@ -119,7 +119,7 @@ def test_a_leader_elected_since_is_asked_in_its_own_epoch(three_brokers: LocalCl
         application.await_leader(application.changelog, [leader])
         application.resume(leader)
         assert cluster.epoch_ends({application.changelog: epoch})[application.changelog] >= end
-        assert "changed its leader" in cluster.leader_doubt(application.group, wait_s=10)
+        assert "changed its leader" in cluster.stale_leader_check(application.group, wait_s=10)
 
 
 def _cut(point: RecoveryPoint, application: Replicated) -> tuple[int, int]:

@@ -314,7 +314,7 @@ def test_the_first_point_wants_every_topic_and_later_ones_go_on_without(bench: W
     point = bench.take_point()
     assert point.absent_topics == (never,)
     assert (point.guarantee, point.guarantee_of_cut) == (Guarantee.AT_LEAST_ONCE, Guarantee.EXACT)
-    assert f"topic {never} is declared, but was not seen" in point.reason
+    assert f"topic {never} is declared, but was not visible" in point.reason
 
 
 def test_a_changelog_that_was_deleted_caps_the_guarantee_until_it_is_no_longer_declared(
@@ -329,8 +329,8 @@ def test_a_changelog_that_was_deleted_caps_the_guarantee_until_it_is_no_longer_d
     bench.delete(changelog)
     point = bench.take_point()
     assert point.guarantee is Guarantee.AT_LEAST_ONCE
-    assert f"topic {changelog} is declared, but was not seen" in point.reason
-    assert "take it out of the YAML" in point.reason
+    assert f"topic {changelog} is declared, but was not visible" in point.reason
+    assert "remove it from the YAML" in point.reason
     bench.roles.pop(changelog)
     assert bench.take_point().guarantee is Guarantee.EXACT
 
@@ -350,7 +350,7 @@ def test_topics_of_the_application_that_nobody_declared_cap_the_guarantee(
     point = bench.take_point()
     assert (point.guarantee, point.guarantee_of_cut) == (Guarantee.AT_LEAST_ONCE, Guarantee.EXACT)
     assert point.undeclared_topics == tuple(sorted((new, left_over)))
-    assert f"topic {new} belongs to the application (its name says so)" in point.reason
+    assert f"topic {new} belongs to the application (by its name)" in point.reason
     bench.cluster.commit_group_offsets(id_, read)
     point = bench.take_point()
     assert point.undeclared_topics == tuple(sorted((new, left_over, data)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.model.file_ranges import FileRange, ranges_to_rewrite
-from kstreams_assets.model.point import PointInstant, RecoveryPoint, in_force
+from kstreams_assets.model.point import PointInstant, RecoveryPoint, effective_points
 from kstreams_assets.model.point_bounds import at_edges
 from kstreams_assets.model.spans import Window
 from kstreams_assets.recovery.retention import kept_points, recorder_lines
@@ -87,7 +87,10 @@ class TestKept:
         points = [instant(12), ahead, instant(13), instant(19)]
         ids = kept(points, edges_ms=[20], keep_all_from_ms=100, named={"p5"})
         assert ids == {"p5", "p13", "p19"}
-        assert [p.id for p in in_force([p for p in points if p.id in ids])] == ["p13", "p19"]
+        assert [p.id for p in effective_points([p for p in points if p.id in ids])] == [
+            "p13",
+            "p19",
+        ]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Work(Stock):
         spans = SpanFiles(NewFolder(folder, "zstd", 1), {(TOPIC, partition): edges})
         batch = pa.RecordBatch.from_pylist(rows, schema=FILE)
         (row,) = spans.write([(TopicPartitionId(TOPIC, partition), batch)])
-        return NewFile.told(folder, row.to_pylist()[0])
+        return NewFile.from_task_row(folder, row.to_pylist()[0])
 
 
 def main(folder: Path, report: Path, first: int, end: int) -> None:

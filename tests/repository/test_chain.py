@@ -362,7 +362,7 @@ class TestCheckpoints:
             pq.write_table(found.take(kept), file)
             name = f"{_LOG}/{file.name}"
         assert name in {problem.file for problem in tidied.problems()}
-        with pytest.raises(StoredDataError, match="its log does not give the files"):
+        with pytest.raises(StoredDataError, match="its log does not have the files"):
             tidied.read()
 
     def test_missing(self, tidied: Stage) -> None:
@@ -413,7 +413,7 @@ class TestHead:
         stage.table.append(rows("a", 88))  # another history
         problem = shortened(stage.path, "things", seen)
         assert problem is not None
-        assert "another entry" in problem.problem
+        assert "not the earlier entry" in problem.problem
         stage.table.append(rows("a", 89))
         with edited(stage.path) as folder:
             _entry(folder, 5).unlink()  # as if it had expired
@@ -585,7 +585,7 @@ class TestEarlierReleases:
         assert table_problems(earlier.path, "things", read=True) == []
         write_deltalake(on_disk(earlier.path), columns(rows("a", 5)), mode="append")
         assert table_problems(earlier.path, "things")
-        with pytest.raises(StoredDataError, match="something else than kstreams-assets"):
+        with pytest.raises(StoredDataError, match="another program than kstreams-assets"):
             earlier.read()
 
     def test_their_files_are_pinned_by_name(self, earlier: Table[Thing]) -> None:

@@ -64,7 +64,7 @@ def _written(path: Path, *tasks: Sequence[Sequence[dict[str, Any]]]) -> list[New
         pass
     task = SpanFiles(NewFolder(folder, "zstd", 1), SPANS)
     return [
-        NewFile.told(folder, row)
+        NewFile.from_task_row(folder, row)
         for batches in tasks
         for made in task.write(chain.from_iterable(_by_partition(batch) for batch in batches))
         for row in made.to_pylist()

@@ -110,7 +110,7 @@ def test_newest_first(root: Path) -> None:
     }
     assert "the window of the point is still open" in statuses[0].reason
     assert "back up window 2026-10-20-04:00." in statuses[1].reason
-    assert "no offset 180 any more" in statuses[2].reason
+    assert "no longer had offset 180" in statuses[2].reason
     assert all("not evaluated: out" in status.reason for status in statuses)
 
 
@@ -225,7 +225,7 @@ class TestRecent:
         Repository(Warehouse(root), lacking.application_id).points.append(lacking)
         found = recovery_point_is_recent(settings, now_ms=_ms(4, 30))
         assert not found.passed
-        assert "topic log is declared, but was not seen" in found.explanation
+        assert "topic log is declared, but was not visible" in found.explanation
         new = replace(lacking, id="0631", taken_at_ms=_ms(6, 31), absent_topics=())
         new = replace(new, undeclared_topics=("app-new-changelog",))
         Repository(Warehouse(root), new.application_id).points.append(new)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.model.point import PointInstant, in_force, in_order
+from kstreams_assets.model.point import PointInstant, effective_points, in_order
 from kstreams_assets.model.point_bounds import PointBounds, as_counted
 from kstreams_assets.model.spans import SpanContent, SpanKey, SpanResult, Window
 from kstreams_assets.repository import ledger as ledger_module
@@ -46,10 +46,10 @@ def test_only_new_points_are_read_and_put_in_order(
 
     def ordering(instants: Sequence[PointInstant]) -> list[PointInstant]:
         ordered.append(len(instants))
-        return in_force(instants)
+        return effective_points(instants)
 
     monkeypatch.setattr(points_module, "_instants_of", noting)
-    monkeypatch.setattr("kstreams_assets.model.point_bounds.in_force", ordering)
+    monkeypatch.setattr("kstreams_assets.model.point_bounds.effective_points", ordering)
     for number in range(3_000, 3_004):
         bounds = table.bounds()
         newest = bounds.last_inside(BEGIN_MS, BEGIN_MS + 10**9)
@@ -87,8 +87,8 @@ def test_added_or_all_at_once_is_the_same(lots: list[list[PointInstant]], gone: 
             parts.pop(number % len(parts))
         bounds = bounds.with_parts(parts)
         every = [one for part in parts for one in part]
-        forced = in_force(sorted(every, key=as_counted))
-        assert [*bounds.in_force] == forced
+        forced = effective_points(sorted(every, key=as_counted))
+        assert [*bounds.effective] == forced
         assert sorted(every, key=in_order) == [*bounds.taken]
         for edge in range(-8, 52, 4):
             before = [one for one in forced if one.effective_at_ms < edge]

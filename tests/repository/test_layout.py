@@ -39,7 +39,7 @@ def test_a_newer_or_strange_layout_is_refused(version: str) -> None:
     ],
 )
 def test_stores_of_other_kinds_are_refused(location: str) -> None:
-    with pytest.raises(ConfigurationError, match="not on a local or mounted disk") as caught:
+    with pytest.raises(ConfigurationError, match="neither on a local or mounted disk") as caught:
         Warehouse.at(location)
     assert location in str(caught.value)
 

@@ -139,7 +139,7 @@ def test_tasks_of_a_killed_holder_are_waited_for(path: Path) -> None:
         fcntl.flock(task, fcntl.LOCK_SH)
         holder.kill()
         holder.wait(DEADLINE_S)
-        with pytest.raises(WarehouseLockedError, match="tasks that a run which was killed"):
+        with pytest.raises(WarehouseLockedError, match="tasks of a run that was killed"):
             _take(path, wait_s=0.3)
         fcntl.flock(task, fcntl.LOCK_UN)
         _take(path)

@@ -14,7 +14,7 @@ from kstreams_assets.model.point import Guarantee, Method, PartitionCut, Recover
 from kstreams_assets.model.restorability import PointStatus, Restores
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.repository.judge import PointJudge
+from kstreams_assets.repository.judge import RestorabilityEvaluator
 from tests.backup.samples import point, window
 from tests.backup.stored import stored_span
 from tests.timing import processor_time
@@ -63,8 +63,10 @@ def judged(
     backed_up: Sequence[str] = ("t",),
     closed: Sequence[Window] = tuple(window(index) for index in range(9)),
 ) -> PointStatus:
-    judge = PointJudge(chains_of(spans), roles={}, backed_up=set(backed_up), closed=closed)
-    (status,) = judge.judge([taken])
+    evaluator = RestorabilityEvaluator(
+        chains_of(spans), roles={}, backed_up=set(backed_up), closed=closed
+    )
+    (status,) = evaluator.evaluate([taken])
     assert status.covered == (status.gives is not Restores.NOTHING)
     return status
 
@@ -181,8 +183,8 @@ class TestProof:
     def test_a_hole_below_the_end(self) -> None:
         status = judged(exact(cut(41)), THINNED)
         assert (status.covered, status.gives) == (True, Restores.UNPROVEN)
-        assert "t-0: compaction may have taken" in status.reason
-        assert "no offset 40 any more. Not sealed: too large." in status.reason
+        assert "t-0: compaction may have removed" in status.reason
+        assert "no longer had offset 40. Not sealed: too large." in status.reason
 
     def test_sealed(self) -> None:
         status = judged(exact(cut(41, saved_from=0), sealed=True), THINNED)
@@ -249,7 +251,7 @@ class TestDeletions:
         ):
             status = judged(taken, self.EARLIER, self.LATE)
             assert status.gives is Restores.UNPROVEN
-            assert "t-0: compaction may have taken deletions before they" in status.reason
+            assert "t-0: compaction may have removed deletions before they" in status.reason
             assert "window w0001" in status.reason
             assert "offset 140" in status.reason
 
@@ -272,14 +274,14 @@ class TestDeletions:
             (2 * DELETE_RETENTION_MS + 1, Restores.EXACT),
             (2 * DELETE_RETENTION_MS, Restores.UNPROVEN),
         ):
-            judge = PointJudge(
+            evaluator = RestorabilityEvaluator(
                 chains_of([self.EARLIER, self.LATE]),
                 roles={},
                 backed_up={"t"},
                 closed=[window(index) for index in range(9)],
                 delete_retention_ms={"t": retention_ms},
             )
-            assert judge.judge([taken])[0].gives is gives
+            assert evaluator.evaluate([taken])[0].gives is gives
 
 
 class TestInFlight:
@@ -306,8 +308,8 @@ class TestInFlight:
         assert judged(exact(cut(100, REPARTITION), committed=100)).covered
 
     def test_of_points_that_do_not_tell_roles(self) -> None:
-        judge = PointJudge({}, roles={"t": REPARTITION}, backed_up={"t"}, closed=[])
-        (status,) = judge.judge([exact(cut(100, TopicRoles()), committed=100)])
+        evaluator = RestorabilityEvaluator({}, roles={"t": REPARTITION}, backed_up={"t"}, closed=[])
+        (status,) = evaluator.evaluate([exact(cut(100, TopicRoles()), committed=100)])
         assert status.covered
 
 
@@ -420,21 +422,21 @@ class TestTopicsThatThePointLacks:
         backed_up: Sequence[str] = ("t", "u"),
         not_mine: frozenset[str] = frozenset(),
     ) -> PointStatus:
-        judge = PointJudge(
+        evaluator = RestorabilityEvaluator(
             chains_of([FIRST]),
             roles={"t": CHANGELOG} | (roles or {}),
             backed_up=set(backed_up),
             closed=[window(index) for index in range(9)],
             not_mine=not_mine,
         )
-        return judge.judge([taken])[0]
+        return evaluator.evaluate([taken])[0]
 
     @pytest.mark.parametrize("roles", [CHANGELOG, INPUT, REPARTITION, SOURCE_CHANGELOG])
     def test_a_declared_topic_was_absent(self, roles: TopicRoles) -> None:
         status = self._status(replace(self.HERE, absent_topics=("u",)), roles={"u": roles})
         assert (status.gives, status.covered) == (Restores.NOTHING, False)
-        assert "topic u is declared, but was not seen" in status.reason
-        assert "take it out of the YAML" in status.reason
+        assert "topic u is declared, but was not visible" in status.reason
+        assert "remove it from the YAML" in status.reason
 
     def test_an_absent_output_is_not_needed(self) -> None:
         taken = replace(self.HERE, absent_topics=("u",))
@@ -517,13 +519,13 @@ def test_ten_thousand_points_of_twenty_partitions_over_a_month_of_windows() -> N
         for number in range(points)
     ]
     with processor_time() as took:
-        judge = PointJudge(
+        evaluator = RestorabilityEvaluator(
             chains_of(spans),
             roles={},
             backed_up={"t"},
             closed=[window(index) for index in range(windows)],
         )
-        statuses = judge.judge(taken)
+        statuses = evaluator.evaluate(taken)
     found = {gives: sum(s.gives is gives for s in statuses) for gives in Restores}
     assert found[Restores.UNPROVEN] > 1000
     assert found[Restores.EXACT] > 1000
@@ -545,9 +547,9 @@ class TestRowsThatExpireCompacted:
             has_every_record=every,
         )
         rows = [row, stored_span(2000, 3000, index=10)]
-        judge = PointJudge(chains_of(rows), roles={}, backed_up={"t"}, closed=[])
+        evaluator = RestorabilityEvaluator(chains_of(rows), roles={}, backed_up={"t"}, closed=[])
         taken = exact(cut(end, roles, saved_from=None), sealed=True, committed=committed)
-        (status,) = judge.judge([taken])
+        (status,) = evaluator.evaluate([taken])
         return status
 
     @pytest.mark.parametrize(
@@ -574,7 +576,7 @@ class TestRowsThatExpireCompacted:
     ) -> None:
         status = self.judged(roles, end, committed=committed)
         assert status.gives is gives
-        assert ("kept the last record of each key only" in status.reason) == (
+        assert ("kept only the last record of each key" in status.reason) == (
             gives is Restores.UNPROVEN
         )
         whole = self.judged(roles, end, committed=committed, every=True)

@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.groups import ConsumerGroup, GroupOffset
-from kstreams_assets.model.point import Guarantee, PointInstant, RecoveryPoint, in_force
+from kstreams_assets.model.point import Guarantee, PointInstant, RecoveryPoint, effective_points
 from kstreams_assets.model.point_bounds import at_edges
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.points import RecoveryPointTable
@@ -122,7 +122,7 @@ def test_a_point_stamped_in_the_future_stands_where_it_was_taken(table: Recovery
     newest_sealed = table.newest_sealed()
     assert newest_sealed is not None
     assert newest_sealed.taken_at_ms == 25
-    instants = in_force(table.instants())
+    instants = effective_points(table.instants())
     assert [i.taken_at_ms for i in instants] == [5, 15, 25]
 
 

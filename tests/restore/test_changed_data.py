@@ -22,7 +22,7 @@ from kstreams_assets.model.restorability import Restores
 from kstreams_assets.model.restores import PartitionProduced
 from kstreams_assets.model.saved_records import SavedTail
 from kstreams_assets.offsets import TopicPartitionId, runs_of
-from kstreams_assets.repository.judge import PointJudge
+from kstreams_assets.repository.judge import RestorabilityEvaluator
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.repository.snapshots import (
     require_snapshot,
@@ -251,8 +251,8 @@ def test_a_changed_point(tmp_path: Path, column: str, change: Callable[[list], l
         points.load(["p"])
     assert points.newest() == []
     (damaged,) = points.load(["p"], damaged_too=True)
-    judge = PointJudge({}, roles={}, backed_up=set(), closed=[])
-    (status,) = judge.judge([damaged])
+    evaluator = RestorabilityEvaluator({}, roles={}, backed_up=set(), closed=[])
+    (status,) = evaluator.evaluate([damaged])
     assert (status.gives, status.damaged) == (Restores.NOTHING, True)
 
 

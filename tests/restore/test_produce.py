@@ -112,7 +112,7 @@ def test_an_error_of_a_task_arrives_with_its_facts(
     topic = unique_name("small")
     cluster.create_topics([TopicSpec(topic, 2, 1, {"max.message.bytes": "1000"})])
     works = _works(tmp_path, topic, [1, 2], value_bytes=990)
-    refused = rf"{topic}-[01] did not take .* source offset 0: MESSAGE_SIZE_TOO_LARGE"
+    refused = rf"{topic}-[01] refused the record .* source offset 0: MESSAGE_SIZE_TOO_LARGE"
     with pytest.raises(KStreamsAssetsError, match=refused):
         produce(spark.spark_session, works, connection, settings=SETTINGS, log=_quiet)
     assert cluster.high_watermarks(w.target for w in works) == {w.target: 0 for w in works}

@@ -116,7 +116,7 @@ def test_an_excluded_topic_in_which_the_group_goes_on_has_a_name() -> None:
         ({"topics": {"orders": "x" * 250}}, "topic orders", "250 characters"),
         ({"topics": {"orders": "__consumer_offsets"}}, "topic orders", "brokers"),
         ({"application_id": ""}, "application_id ''", "is empty"),
-        ({"application_id": "a b"}, "application_id 'a b'", "other characters"),
+        ({"application_id": "a b"}, "application_id 'a b'", "characters other"),
         (
             {"topics": {"shop-sums-changelog": "elsewhere"}},
             "topic shop-sums-changelog",

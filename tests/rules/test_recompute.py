@@ -70,31 +70,31 @@ class TestDeclared:
     @pytest.mark.parametrize(
         ("declared", "problem"),
         [
-            (_totals(store="nothing"), "the store 'nothing' is in no backup"),
+            (_totals(store="nothing"), "the store 'nothing' is not backed up"),
             (_totals(store="hidden"), "its changelog shop-hidden-changelog is excluded"),
             (_totals(source="oders"), "source: there is no topic 'oders' (near: orders"),
             (_totals(source="store:totals"), "source: there is no topic 'store:totals'"),
-            (_totals(source="orders-rejected"), "'orders-rejected' is no input"),
-            (_totals(source="by-customer-repartition"), "is no input of the application"),
-            (_totals(source="left-out"), "'left-out' is in no backup"),
-            (_totals(through="orders"), "through 'orders' is no repartition topic"),
+            (_totals(source="orders-rejected"), "'orders-rejected' is not an input"),
+            (_totals(source="by-customer-repartition"), "is not an input of the application"),
+            (_totals(source="left-out"), "'left-out' is not backed up"),
+            (_totals(through="orders"), "through 'orders' is not a repartition topic"),
             (_totals(values={}), "it has no values"),
             (_totals(values={"orders": "max(cents)"}), "values.orders is 'max(cents)'"),
             (_totals(values={"orders": "count(DISTINCT id)"}), "values.orders is 'count(DIST"),
             (_totals(values={"orders": "sum(cents) + 1"}), "values.orders is 'sum(cents) + 1'"),
             (_totals(values={"orders": "sum(cents"}), "values.orders is 'sum(cents'"),
             (_totals(values={"euros": "count(*)"}), "no field 'euros' (there are: orders, cents"),
-            (_totals(values={"": "count(*)"}), "values is a number, and the store's value is"),
-            (_totals(key="custumer"), "do not fit source orders: there is no column 'custumer'"),
+            (_totals(values={"": "count(*)"}), "values is a number, but the store's value is"),
+            (_totals(key="custumer"), "do not match source orders: there is no column 'custumer'"),
             (_totals(where="centz > 0"), "there is no column 'centz' (near: cents"),
-            (_totals(where="cents >"), "do not fit source orders: the SQL is not understood"),
+            (_totals(where="cents >"), "do not match source orders: the SQL cannot be parsed"),
             (_totals(values={"cents": "sum(centz)"}), "there is no column 'centz'"),
             (
                 _totals(source="places", key="at.city", where="at.city = 'x'", values=VALUES),
                 "there is no column 'cents'",
             ),
-            (_totals(windowed_by=TUMBLING), "of kind key_value and recompute has windowed_by"),
-            (_per_minute(None), "of kind window and recompute has no windowed_by"),
+            (_totals(windowed_by=TUMBLING), "of kind key_value, but recompute has windowed_by"),
+            (_per_minute(None), "of kind window, but recompute has no windowed_by"),
             (
                 _per_minute(WindowedBy(size_ms=10, advance_ms=20, grace_ms=0)),
                 "windowed_by has size_ms 10, advance_ms 20",
@@ -109,7 +109,7 @@ class TestDeclared:
     def test_fields_of_the_source_must_be_in_what_is_in_flight(self) -> None:
         plain = {"roles": ["repartition"], "key": "string", "value": "string"}
         more = known(topics={**topics(), "shop-by-customer-repartition": plain})
-        with pytest.raises(RuleTextError, match="do not fit through by-customer-repartition"):
+        with pytest.raises(RuleTextError, match="do not match through by-customer-repartition"):
             check_recomputation(_totals(), more)
 
     @pytest.mark.parametrize("kind", ["session", "versioned"])

@@ -199,7 +199,7 @@ class TestKnownViews:
         ],
     )
     def test_what_is_not_backed_up(self, shop: KnownViews, name: str, why: str) -> None:
-        with pytest.raises(RuleTextError, match=f"is in no backup: {why}"):
+        with pytest.raises(RuleTextError, match=f"is not backed up: {why}"):
             shop.find(name, Scope.EVERYTHING)
 
     def test_near_names(self, shop: KnownViews) -> None:
@@ -212,7 +212,7 @@ class TestKnownViews:
         found = shop.find("store:totals@before", Scope.WINDOW)
         assert found is not None
         assert found.name == "store:totals@before"
-        with pytest.raises(RuleTextError, match="only there in rules with scope: window"):
+        with pytest.raises(RuleTextError, match="exists only in rules with scope: window"):
             shop.find("store:totals@before", Scope.EVERYTHING)
         with pytest.raises(RuleTextError, match="there is no orders@before"):
             shop.find("orders@before", Scope.WINDOW)

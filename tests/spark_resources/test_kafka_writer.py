@@ -174,7 +174,7 @@ def test_a_refused_timestamp_is_named_and_nothing_follows_it(
     old = Stored(10_007, b"old", timestamp_ms=1_000)
     path = _numbered(tmp_path / "f", 30_000, bad={10_007: old})
     work = work_of(TopicPartitionId(topic, 0), [path], [(0, 30_000)], 30_000)
-    refused = f"{topic}-0 did not take the record with source offset 10007: INVALID_TIMESTAMP"
+    refused = f"{topic}-0 refused the record with source offset 10007: INVALID_TIMESTAMP"
     with pytest.raises(KStreamsAssetsError, match=refused):
         target.produce(work)
     there = target.values(topic)

@@ -74,7 +74,7 @@ def test_a_large_file(place: StorePath) -> None:
 
 @pytest.mark.store
 def test_what_arrives_cut_off_is_refused(store: ObjectPath) -> None:
-    with pytest.raises(OSError, match="4 bytes have arrived of 8"):
+    with pytest.raises(OSError, match="4 of 8 bytes have arrived"):
         store_at(store / "file").put_pieces(
             iter([b"half"]), 8, scratch=store / "parts", replaces=False
         )

@@ -290,7 +290,7 @@ class TestWhatStandsInTheWay:
         assert _points(Warehouse(place)) == ["there"]
         with pytest.raises(WarehouseError) as caught:
             Repository(Warehouse(place), "shop").points.append(point(2000, cut(0, 10)))
-        assert "denies these credentials the right" in str(caught.value)
+        assert "denies this operation" in str(caught.value)
         assert "Give these credentials the right" in str(caught.value)
 
     def test_an_endpoint_that_is_down(self, store: ObjectPath, seaweed: SeaweedFS) -> None:

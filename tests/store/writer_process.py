@@ -37,7 +37,7 @@ def new_file(folder: StorePath, name: str, number: int) -> NewFile:
         "values": json.dumps({"window": f"{name}-{number:04d}", "topic": "orders"}),
         "about": "{}",
     }
-    return NewFile.told(folder, told)
+    return NewFile.from_task_row(folder, told)
 
 
 def main() -> None:

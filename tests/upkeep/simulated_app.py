@@ -406,7 +406,7 @@ class SimulatedApp:
             key = (span.partition.topic, span.partition.partition)
             batch = (span.partition, _batch(span.partition.partition, rows))
             for written in SpanFiles(folder, {key: edges}).write([batch]):
-                files += [NewFile.told(folder.path, row) for row in written.to_pylist()]
+                files += [NewFile.from_task_row(folder.path, row) for row in written.to_pylist()]
         return files
 
     def _backup(

@@ -154,7 +154,7 @@ class TestWhatIsCopied:
         assert [path.name for path in subfolders(to / "records")] == ["shop"]
         missing = Repository(Warehouse(to), "bar").absence()
         assert missing is not None
-        assert "holds shop, and not bar" in str(missing)
+        assert "contains shop, but not bar" in str(missing)
         assert Repository(Warehouse(to), "shop").absence() is None
         CopyJob(stock.warehouse, to, applications=["bar"]).run()
         assert Repository(Warehouse(to), "bar").absence() is None
@@ -293,7 +293,7 @@ class TestDamage:
         _flip(bad)
         result = CopyJob(stock.warehouse, to).run()
         name = str(bad.relative_to(to.parent / "first/records/shop"))
-        problem = "does not match the SHA-256 that was noted when it was written"
+        problem = "does not match the SHA-256 that was recorded when it was written"
         (lacking,) = result.lacking
         assert (lacking.table, lacking.file, lacking.problem) == ("records/shop", name, problem)
         whose = (lacking.window, lacking.topic, lacking.partition)

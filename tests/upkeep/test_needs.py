@@ -17,7 +17,7 @@ from kstreams_assets.model.point import Guarantee, Method, PartitionCut, Recover
 from kstreams_assets.model.restorability import Restores
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.repository.judge import PointJudge
+from kstreams_assets.repository.judge import RestorabilityEvaluator
 from kstreams_assets.upkeep.expire import Change, TopicChange, _Topic
 from kstreams_assets.upkeep.needs import PartitionNeed, TopicNeeds
 
@@ -134,8 +134,8 @@ def after(
 
 
 def gives(case: Case, spans: Sequence[StoredSpan]) -> list[Restores]:
-    judge = PointJudge(chains_of(spans), roles={}, backed_up={TOPIC}, closed=[])
-    return [status.gives for status in judge.judge(case.points)]
+    evaluator = RestorabilityEvaluator(chains_of(spans), roles={}, backed_up={TOPIC}, closed=[])
+    return [status.gives for status in evaluator.evaluate(case.points)]
 
 
 def state(cut: PartitionCut, below: int, log: Log, keys: int) -> dict[int, int]:

@@ -351,7 +351,7 @@ def test_a_damage_comes_back_from_json() -> None:
     document = json.loads(json.dumps(DAMAGE.document(damage)))
     assert Damage.of({**document, "of_a_later_release": 1}) == damage
     assert str(damage.finding) == (
-        "window w, t-0, offsets 0 to 8: records/a/f: is gone. It takes away 2 recovery point(s):"
+        "window w, t-0, offsets 0 to 8: records/a/f: is gone. It affects 2 recovery point(s):"
         " p2, p1. Mend it."
     )
 
