@@ -137,8 +137,8 @@ def _set_by_hand(app: App) -> None:
 OBJECTIONS: dict[str, tuple[Callable[[App], None], str]] = {
     "the group was deleted": (_delete_group, "no committed offsets, although"),
     "and its inputs are empty": (_empty_inputs_and_delete_group, "no committed offsets, although"),
-    "offsets of one topic": (_delete_one_topic, "no committed offset for other"),
-    "offsets of one partition": (_delete_one_partition, "no committed offset for in"),
+    "offsets of one topic": (_delete_one_topic, "the committed offset for other"),
+    "offsets of one partition": (_delete_one_partition, "the committed offset for in"),
     "beyond the end": (_beyond_the_end, "is beyond the end of its log (10)"),
     "unread input was deleted": (_delete_unread_input, "were deleted before the application"),
     "set by hand": (_set_by_hand, "was committed outside of transactions"),
