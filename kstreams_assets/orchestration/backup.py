@@ -197,7 +197,7 @@ class BackupRuns:
         return self._are_these_backups(run.asset_selection or ())
 
     def _yields_to_backups(self, run: dg.DagsterRun) -> bool:
-        """Whether it is a run of tables and rules that waits in the queue: a backup overtakes it."""
+        """Whether it is a queued run of tables and rules: backups start before it."""
         if run.status not in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.QUEUED):
             return False
         tables = {ktable_key(self.settings, store.store) for store in table_stores(self.settings)}
