@@ -141,7 +141,7 @@ public final class BrowserActions {
         return Produced.with(TEXT, values).withName(topic + "-sink");
     }
 
-    /** An event by its browser; the browser is null when the value is no view and no action. */
+    /** An event by its browser; the browser is null when the value is neither a view nor an action. */
     private static KeyValue<String, String> event(String value, String id, String action) {
         String browser = field(value, "browser");
         String eventId = id == null ? field(value, "id") : id;

@@ -47,7 +47,7 @@ def run(place: Place) -> int:
     """Run the demo in a folder that it empties first; 0 when everything was as it must be."""
     place.clear()
     try:
-        report = _Story(place).tell()
+        report = _Story(place).report()
     except (KStreamsAssetsError, DemoError) as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
@@ -69,7 +69,7 @@ class _Story:
     definitions: dg.Definitions = field(default_factory=dg.Definitions)
     """As Dagster has them loaded while the application runs."""
 
-    def tell(self) -> DemoReport:
+    def report(self) -> DemoReport:
         """From the first order to the comparison with the uninterrupted run."""
         shop, windows, (lost_at, lost_ms) = self._until_the_loss()
         cluster = LocalCluster(self.place.new_kafka)
@@ -146,7 +146,7 @@ class _Story:
         return shop, windows, lost
 
     def _report_windows(self, settings: ApplicationSettings, windows: Sequence[Window]) -> None:
-        """What the follower has backed up of closed windows, as the sensor tells Dagster of it."""
+        """Report the backups of closed windows to Dagster, as the sensor does."""
         with dg.DagsterInstance.get() as instance:
             reported = Reporter(settings, instance).report(None).reported
         ledger = Repository.open(settings).ledger
@@ -178,7 +178,7 @@ class _Story:
         )
 
     def _replay(self, shop: Shop, point: RecoveryPoint, orders: int, cluster: LocalCluster) -> int:
-        """Send what the restored input lacks, and what would have come since."""
+        """Send the records missing in the restored input, and those since then."""
         ends = {cut.partition: cut.end for cut in point.partitions if cut.topic == "orders"}
         missing = shop.not_in(ends, orders)
         print(f"The shop sends {len(missing):,} orders again that came after the point ...")

@@ -84,7 +84,7 @@ class Place:
         return self.root / "first_window"
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         given = os.environ.get(WAREHOUSE_VARIABLE)

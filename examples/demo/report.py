@@ -32,7 +32,7 @@ class DemoReport:
 
     `recovery_point_age_s` is how old the restored point was when the cluster was lost (RPO);
     `recovery_s` runs from the loss until the application was RUNNING with its state (RTO), and
-    `caught_up_s` until it had processed everything that was replayed. `phases_s` tells where the
+    `caught_up_s` until it had processed everything that was replayed. `phases_s` shows where the
     time went.
     """
 
@@ -122,11 +122,11 @@ def print_windows(backups: Sequence[WindowBackup], checks: Sequence[Evaluation])
 def backup_findings(
     windows: Sequence[Window], reported: Sequence[str], checks: Sequence[Evaluation]
 ) -> list[Finding]:
-    """Whether Dagster was told of every window, and every check passed."""
+    """Whether every window was reported to Dagster, and every check passed."""
     red = [f"{check.window} {check.subject} {check.check}" for check in checks if not check.passed]
     return [
         Finding(
-            "windows that Dagster was told of", sorted(w.key for w in windows), sorted(reported)
+            "windows reported to Dagster", sorted(w.key for w in windows), sorted(reported)
         ),
         Finding("red checks of the backup", [], red),
     ]

@@ -36,7 +36,7 @@ class Shop:
         self._thread.join(_STOP_TIMEOUT_S)
 
     def not_in(self, ends: Mapping[int, int], total: int) -> list[int]:
-        """Of the orders below `total` those that logs with these ends (by partition) lack."""
+        """The orders below `total` that are not in logs with these ends (by partition)."""
         return [
             index
             for index in range(total)

@@ -1,4 +1,4 @@
-"""The fraud detector: sessions of suspicious transactions, judged by a global table."""
+"""The fraud detector: sessions of suspicious transactions, evaluated with a global table."""
 
 from pathlib import Path
 from typing import Final

@@ -22,7 +22,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
  *                                                -> customer-order-counts.v1
  * </pre>
  *
- * Records that are no orders are left out. Version 2 runs side by side: under another application
+ * Records that are not orders are left out. Version 2 runs side by side: under another application
  * id, with {@code orders.count.version=v2}, it has another store and its own output topics.
  */
 public final class OrdersCount {

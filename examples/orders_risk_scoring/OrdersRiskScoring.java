@@ -31,7 +31,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
  *                                -> by customer (repartition) -> store risk-score-by-customer
  * </pre>
  *
- * Every record lands in exactly one of the three topics, those that are no orders too.
+ * Every record lands in exactly one of the three topics, invalid orders too.
  */
 public final class OrdersRiskScoring {
     private static final long CENTS_PER_POINT = 10_000;
@@ -44,7 +44,7 @@ public final class OrdersRiskScoring {
     }
 
     static Topology topology(String prefix, Properties settings) {
-        // Keys as they come: a key that is no text must not stop the application.
+        // Keys as they come: a key that is not text must not stop the application.
         Serde<byte[]> raw = Serdes.ByteArray();
         Serde<JsonNode> json = Launcher.json();
         StreamsBuilder builder = new StreamsBuilder();
@@ -101,7 +101,7 @@ public final class OrdersRiskScoring {
         return Math.min(MOST_POINTS, cents / CENTS_PER_POINT);
     }
 
-    /** Forwards what is no order as it came, with the reason in a header. */
+    /** Forwards an invalid order unchanged, with the reason in a header. */
     static final class AddReason implements FixedKeyProcessor<byte[], byte[], byte[]> {
         private FixedKeyProcessorContext<byte[], byte[]> context;
 

@@ -48,7 +48,7 @@ SCENARIOS: Final = (
     ),
     Scenario(
         "poison-record",
-        "Records that are no orders, put aside by the application",
+        "Invalid orders, put aside by the application",
         "A strategy for errors: each record goes somewhere, none is lost.",
         "look at the topic of rejected records",
     ),
@@ -92,13 +92,13 @@ SCENARIOS: Final = (
     ),
     Scenario(
         "changelog-corrupted",
-        "A wrong record stands in the changelog",
+        "A wrong record is in the changelog",
         "Nobody notices: the state is rebuilt from it, and what is wrong stays.",
         "restore the newest point whose rules pass",
     ),
     Scenario(
         "lag-behind-retention",
-        "The application stands still until its input is deleted",
+        "The application is stopped until its input is deleted",
         "It goes on at the beginning of the log, and what was deleted is never counted.",
         "restore the point of the backup into a cluster with enough retention",
     ),
@@ -112,6 +112,6 @@ SCENARIOS: Final = (
         "dual-write",
         "A record is written to the old topic and not to the new one",
         "Both topics hold the same records.",
-        "write what lacks in the new topic; the backup of the old one has it",
+        "write the missing records to the new topic; the backup of the old one has it",
     ),
 )

@@ -208,7 +208,7 @@ def test_a_store_is_renamed_under_the_same_application_id(
             "customers who had ordered before": "are counted from 1 again"
             if again
             else "are counted on",
-            "the old changelog": "stands still" if ends[0] == ends[1] else "goes on",
+            "the old changelog": "receives no records" if ends[0] == ends[1] else "goes on",
         },
         checks=governance_of(stage, "stores_as_declared", "topology_as_declared")
         | rules_of(stage, after, spark)
