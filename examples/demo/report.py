@@ -125,9 +125,7 @@ def backup_findings(
     """Whether every window was reported to Dagster, and every check passed."""
     red = [f"{check.window} {check.subject} {check.check}" for check in checks if not check.passed]
     return [
-        Finding(
-            "windows reported to Dagster", sorted(w.key for w in windows), sorted(reported)
-        ),
+        Finding("windows reported to Dagster", sorted(w.key for w in windows), sorted(reported)),
         Finding("red checks of the backup", [], red),
     ]
 
