@@ -51,7 +51,7 @@ def yaml_lines() -> Iterator[str]:
     yield f"A file `defs.yaml` has `type: {component}` and"
     yield "`attributes` with the keys below. Unknown keys are errors. `{{ env('NAME') }}` and"
     yield "`{{ env('NAME', 'default') }}` take a value from the environment; secrets have a form"
-    yield "of their own ([`env`, `file` or `aws`](#secrets)), so that they never stand in the"
+    yield "of their own ([`env`, `file` or `aws`](#secrets)), so that they are never in the"
     yield "configuration."
     yield ""
     yield "## attributes"
