@@ -15,6 +15,7 @@ from bench import (
     commands,
     copies,
     cuts,
+    delta_reads,
     drill,
     large_window,
     ledger,
@@ -42,6 +43,7 @@ CASES: Final[dict[str, Opened]] = {
     "follow": live.follow,
     "recovery": live.recovery,
     "scale": scale.scale,
+    "delta-reads": delta_reads.delta_reads,
 }
 _OTHERS: Final[dict[str, Callable[[], None]]] = {
     "commands": commands.main,

@@ -65,7 +65,7 @@ class Shape:
 
     `retention` is how many windows back the logs of inputs, outputs and repartition topics begin at
     the newest point; None: at the first window, as those of changelogs do. `every_s` is how often
-    points were taken during the last day.
+    points were taken during the last day. Of `whole_topics` every file holds records.
     """
 
     windows: int = 10_000
@@ -73,6 +73,7 @@ class Shape:
     retention: int | None = None
     every_s: int = 10
     with_files: bool = True
+    whole_topics: frozenset[str] = frozenset()
 
 
 class Simulation:
@@ -383,7 +384,7 @@ class _Files:
                         f"{folder}/{name}-{partition}-{tails[12 * index : 12 * index + 12]}.parquet"
                     )
                     size, digest = sizes[index], digests[64 * index : 64 * index + 64]
-                    if is_real:
+                    if is_real or name in shape.whole_topics:
                         content = _content(number, partition, role, window.start_ms)
                         size, digest = len(content), hashlib.sha256(content).hexdigest()
                         if shape.with_files:

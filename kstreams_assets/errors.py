@@ -140,6 +140,19 @@ class StoreKeysEndedError(SparkLostError):
         )
 
 
+class TableVersionGoneError(SparkJobError):
+    """Spark cannot open the version of a Delta table that a job was planned with.
+
+    The log of `records` keeps its entries for an hour.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Spark cannot open the version of the table with which its job was planned: {reason}.",
+            remedy="Run the same command again: it is planned with the tables as they are now.",
+        )
+
+
 class RuleLimitError(SparkJobError):
     """The query of a rule reached one of its limits and was stopped."""
 

@@ -42,7 +42,13 @@ from spark_resources.executors import (
     read_secret,
     write_package_archive,
 )
-from spark_resources.jars import JARS_VARIABLE, class_path, jars_directory, jars_home
+from spark_resources.jars import (
+    JARS_VARIABLE,
+    class_path,
+    jars_directory,
+    jars_home,
+    require_delta_jar,
+)
 from spark_resources.java import PASSED_ON, find_java
 from spark_resources.settings import SparkSettings
 
@@ -292,6 +298,7 @@ class _Place:
             if self.engine() is not None:
                 return
             class_path("spark")
+            require_delta_jar()
             find_java()
             if not is_local(settings.master):
                 read_secret(settings)

@@ -10,7 +10,12 @@ import grpc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from kstreams_assets.errors import SparkJobError, SparkLostError, StoreKeysEndedError
+from kstreams_assets.errors import (
+    SparkJobError,
+    SparkLostError,
+    StoreKeysEndedError,
+    TableVersionGoneError,
+)
 from kstreams_assets.store import ended_keys_reason, forget_keys
 
 T = TypeVar("T")
@@ -112,6 +117,13 @@ _BY_ANSWER: Final = (
     (re.compile(r"^(?:\([\w.$]+\) )?\[OPERATION_CANCELED"), _CANCELLED),
 )
 """By the answer of Spark or pyspark."""
+_NO_VERSION: Final = re.compile(
+    r"^(?:\([\w.$]+\) )?\[DELTA_(?:VERSION_NOT_FOUND|NO_RECREATABLE_HISTORY_FOUND"
+    r"|TRUNCATED_TRANSACTION_LOG|VERSIONS_NOT_CONTIGUOUS|STATE_RECOVER_ERROR"
+    r"|LOG_FILE_NOT_FOUND\w*|MISSING_\w*TRANSACTION_LOG\w*|FILE_NOT_FOUND\w*)\]"
+    r"|^(?:\([\w.$]+\) )?\[FAILED_READ_FILE\b[^\n]*/_delta_log/"
+)
+"""Of the beginning of an answer: Delta cannot read the log of a table up to a version."""
 _BY_DETAILS: Final = (
     (
         re.compile(
@@ -203,6 +215,8 @@ def spark_failure(error: BaseException) -> SparkJobError | None:
         )
     if (reason := ended_keys_reason(text)) is not None:
         return StoreKeysEndedError(reason)
+    if _NO_VERSION.search(text):
+        return TableVersionGoneError(innermost_cause(text).rstrip("."))
     rpc = _rpc_of(error, text)
     meaning = _meaning(rpc, text)
     if meaning is None:

@@ -147,6 +147,30 @@ def verify_jars(set_name: JarSet, *, hashes: bool) -> Path:
     return directory
 
 
+def require_delta_jar() -> None:
+    """Compare the installed delta-spark and pyspark with the jar of Delta Lake that is fetched.
+
+    The package computes the jar's coordinate from its own release and that of pyspark. Spark would
+    resolve the coordinate at each start; this project fetches the jar once, by its checksum.
+
+    Raises:
+        ConfigurationError: The lock file lists another release of the jar.
+    """
+    from delta import configure_spark_with_delta_pip
+    from pyspark.sql import SparkSession
+
+    builder = configure_spark_with_delta_pip(SparkSession.Builder())
+    coordinate = str(builder._options["spark.jars.packages"])  # noqa: SLF001 # pyright: ignore
+    _, artifact, release = coordinate.split(":")
+    needed = f"{artifact}-{release}.jar"
+    if needed not in {jar.file_name for jar in read_lock("spark")}:
+        raise ConfigurationError(
+            f"delta-spark and pyspark as installed need {needed}. {LOCK_FILE} does not list it.",
+            remedy="Install the releases of delta-spark and pyspark that this release names, or"
+            " change spark-ivy.xml and relock (python -m spark_resources.fetch_jars).",
+        )
+
+
 def class_path(set_name: JarSet) -> str:
     """Return the Java class path of a set of jars, verified by name and size.
 

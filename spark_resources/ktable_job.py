@@ -4,20 +4,22 @@ Two narrow passes replace a shuffle of payloads: first the newest record of each
 keys and offsets alone, then the records are read again and the chosen ones are kept.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kstreams_assets.app.store_columns import KEY_PARTS
+from kstreams_assets.errors import TableVersionGoneError
 from kstreams_assets.model.files import NewFile
 from kstreams_assets.store import StorePath
 from spark_resources.data_files import WRITTEN_DDL, NewFolder, SnapshotFile, remove_unreported
-from spark_resources.failures import spark_failures
+from spark_resources.failures import again_with_new_keys, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns
 from spark_resources.ktable_rows import Newest, chosen_rows, newest_rows, read_source
 from spark_resources.session import cores_of
@@ -32,6 +34,8 @@ _TASK_BYTES: Final = 32 * 1024 * 1024
 _BATCH_RECORDS: Final = 2_000
 _BATCH_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 ArrowTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -100,6 +104,21 @@ def _batches_of(spark: SparkSession, records: int) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(_BATCH_SETTING, str(before))
+
+
+def again_by_files(job: Callable[[SnapshotWork], T], work: SnapshotWork) -> T:
+    """Run a job of Spark; once more by lists of files if a version of a table is gone by then.
+
+    Also once more as `again_with_new_keys`.
+
+    Raises:
+        SparkJobError: It failed.
+    """
+    try:
+        return again_with_new_keys(lambda: job(work))
+    except TableVersionGoneError as error:
+        _log.warning("%s It is made again from the list of its files.", error.problem)
+        return job(replace(work, scan=None))
 
 
 @contextmanager

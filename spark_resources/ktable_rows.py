@@ -17,7 +17,7 @@ from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.store import StorePath
 from spark_resources.failures import free
 from spark_resources.ktable_columns import with_key_parts
-from spark_resources.stored_files import read_files
+from spark_resources.stored_files import read_files, read_table
 from spark_resources.work import SnapshotWork
 
 _MOST_RANGES: Final = 16
@@ -84,6 +84,7 @@ RECORD: Final = (
     f"headers {HEADERS_TYPE}, key BINARY, value BINARY"
 )
 """The columns of a record, as DDL."""
+RECORD_COLUMNS: Final = ("partition", "offset", "timestamp_ms", "headers", "key", "value")
 
 
 def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
@@ -96,14 +97,22 @@ def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
         numbers.
     """
     base_files, whole_files = work.base_files, work.whole_files
+    cut_files = work.cut_files
+    by_table: DataFrame | None = None
+    if work.scan is not None:
+        by_table = numbered(
+            rows_inside(read_table(spark, work.scan, RECORD_COLUMNS), work.ranges), work
+        )
+        whole_files, cut_files = (), ()
     if work.base_ranges is None and work.format.kind is not StoreKind.VERSIONED:
         # Read together, files are spread evenly over the tasks; a union would keep them apart.
         base_files, whole_files = (), (*base_files, *whole_files)
     frames = [
         _base(spark, work) if base_files else None,
+        by_table,
         numbered(_read(spark, whole_files, work), work) if whole_files else None,
-        numbered(rows_inside(_read(spark, work.cut_files, work), work.ranges), work)
-        if work.cut_files
+        numbered(rows_inside(_read(spark, cut_files, work), work.ranges), work)
+        if cut_files
         else None,
         numbered(_read(spark, (work.saved_file,), work), work, saved=True)
         if work.saved_file

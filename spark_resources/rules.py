@@ -24,6 +24,7 @@ from spark_resources.failures import SPARK_FAILURES, free, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
 from spark_resources.ktable_rows import (
     RECORD,
+    RECORD_COLUMNS,
     Newest,
     chosen_rows,
     from_offset,
@@ -32,7 +33,7 @@ from spark_resources.ktable_rows import (
     rows_inside,
 )
 from spark_resources.session import close_at_exit, configure, cores_of, end_session
-from spark_resources.stored_files import read_files
+from spark_resources.stored_files import read_files, read_table
 from spark_resources.work import Content, LoggedRows, LogSource, SnapshotRows, SnapshotWork
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Views:
         self._frames: dict[Hashable, DataFrame] = {}
         self._named: dict[str, Hashable] = {}
         self._meanwhile: list[DataFrame | Newest] = []
+        self._by_files = False
 
     def define(self, name: str, view: Hashable, content: Content, *, is_shared: bool) -> None:
         """Define the rows of a name in SQL; `is_shared`: several rules of this evaluation use them.
@@ -128,6 +130,12 @@ class Views:
         self._frames.clear()
         self._named.clear()
 
+    def read_files(self) -> None:
+        """Read tables by lists of their files from now on; the views have to be defined again."""
+        self._by_files = True
+        self.end_evaluation()
+        self._forget_all()
+
     def forget(self, root: StorePath) -> None:
         """Free the cache of files below this folder."""
         for key in [key for key in self._kept if key[0].root == root]:
@@ -136,10 +144,13 @@ class Views:
     def close(self) -> None:
         """Free the memory, end the session."""
         self.end_evaluation()
+        self._forget_all()
+        end_session(self.session)
+
+    def _forget_all(self) -> None:
         for rows in self._kept.values():
             free(rows)
         self._kept.clear()
-        end_session(self.session)
 
     def _decoded(self, content: Content) -> DataFrame:
         """Return the rows of a view before they have its columns, which would need more memory."""
@@ -202,7 +213,9 @@ class Views:
         known = self._kept.get((source, said))
         if known is not None:
             return known
-        if source.files:
+        if source.scan is not None and not self._by_files:
+            rows = read_table(self.session, source.scan, RECORD_COLUMNS, with_windows=True)
+        elif source.files:
             rows = read_files(
                 self.session,
                 source.files,

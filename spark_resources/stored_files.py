@@ -1,8 +1,8 @@
-"""Rows of Parquet files of a warehouse as a DataFrame, for any location of the warehouse.
+"""Rows of a warehouse as a DataFrame, for any location of the warehouse.
 
-The JVM reads files on a disk, without unneeded columns and row groups. From an object store Python
-tasks read them: executors then need neither Hadoop's client for the store nor its keys in the
-configuration of the JVM.
+On a disk the JVM reads them, without unneeded columns and row groups: through Delta Lake
+(`read_table`), or as Parquet files. From an object store Python tasks read the files: executors
+then need neither Hadoop's client for the store nor its keys in the configuration of the JVM.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.model.data_files import renumbered
+from kstreams_assets.model.data_files import TableScan, renumbered
+from kstreams_assets.model.spans import window_of
 from kstreams_assets.offsets import OffsetRuns
 from kstreams_assets.store import StorePath, store_at
 from spark_resources.work import NOT_RENUMBERED, Renumbering
@@ -72,6 +73,39 @@ def read_files(
     task = _Reader(tuple(files), columns, tuple(windows), runs)
     items = spark.range(0, len(files), 1, numPartitions=min(len(files), _TASKS))
     return items.mapInArrow(task.read, wanted)
+
+
+def read_table(
+    spark: "SparkSession",
+    scan: TableScan,
+    columns: Sequence[str],
+    *,
+    with_windows: bool = False,
+) -> "DataFrame":
+    """The rows of partitions of the table of records at a version.
+
+    `columns` are their names. `with_windows` adds column `window`, the key of
+    the window that a record belongs to.
+    """
+    from pyspark.sql import functions as F
+
+    table = spark.read.format("delta").option("versionAsOf", scan.version).load(str(scan.table))
+    rows = table.where(_one_of("window", scan.windows)).where(_one_of("topic", [scan.topic]))
+    if not with_windows:
+        return rows.select(*columns)
+    others = {value: key for value in scan.windows if (key := window_of(value)) != value}
+    key = F.col("window")
+    if others:
+        told = "\n".join(f"{value}\t{key}" for value, key in others.items())
+        by_value = F.str_to_map(F.lit(told), F.lit("\n"), F.lit("\t"))
+        key = F.coalesce(F.element_at(by_value, key), key)
+    return rows.select(*columns, key.alias("window"))
+
+
+def _one_of(column: str, values: Sequence[str]) -> str:
+    """SQL: each literal as a message of its own would take longer than the query."""
+    listed = ", ".join(f"'{value}'" for value in values)
+    return f"{column} IN ({listed})"
 
 
 def _with_windows(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kstreams_assets.app.store_format import StoreFormat
-from kstreams_assets.model.data_files import SpanFile
+from kstreams_assets.model.data_files import SpanFile, TableScan
 from kstreams_assets.offsets import OffsetRange, OffsetRuns, TopicPartitionId
 from kstreams_assets.store import StorePath
 
@@ -69,7 +69,8 @@ class SnapshotWork:
     Rows in `base_ranges` of `base_files` (an earlier window of the same table) count, all rows of
     `whole_files` and `saved_file`, and rows in `ranges` of `cut_files`; both ranges are by
     partition. `saved_file` may repeat offsets of the span files. `stream_times` are those of the
-    base. `records` is about how many there are in all of these, `record_bytes` their mean size.
+    base. `records` is about how many there are in all of these, `record_bytes` their mean size. `scan`
+    reads `whole_files` and `cut_files` through the table of records; None: as files.
     """
 
     window: str
@@ -85,6 +86,7 @@ class SnapshotWork:
     records: int = 0
     record_bytes: float = 0.0
     renumbering: Renumbering = NOT_RENUMBERED
+    scan: TableScan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class LogSource:
 
     `is_whole`: all files of the topic, and few enough records to be cached. `records` is their
     approximate number. `windows` are the keys of the files' windows, one for each; records of a
-    cluster are files of one evaluation, and have none.
+    cluster are files of one evaluation, and have none. `scan` reads them through the table.
     """
 
     topic: str
@@ -103,6 +105,7 @@ class LogSource:
     is_whole: bool = False
     windows: tuple[str, ...] = ()
     renumbering: Renumbering = NOT_RENUMBERED
+    scan: TableScan | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,15 @@ AdminConnection(KafkaConnection(bootstrap_servers="127.0.0.1:1"))
         probe="import spark_resources.session",
         tests="tests/spark_resources/test_partition_tasks.py",
     ),
+    Package(
+        requirement="delta-spark",
+        imported="delta",
+        feature="rules and snapshots read tables of a warehouse through Delta Lake",
+        module="spark_resources.jars",
+        probe="from spark_resources.jars import require_delta_jar; require_delta_jar()",
+        tests="tests/spark_resources/test_table_scans.py",
+    ),
 )
-_OTHERS: Final = {"delta-spark"}
-"""Of the platform, and not in `PACKAGES` yet: the product has no import of it."""
-
 _WITHOUT: Final = """
 import sys
 
@@ -112,8 +117,7 @@ def package(request: pytest.FixtureRequest) -> Package:
 def test_all_are_run_time_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     named = {Requirement(text).name for text in project["dependencies"]}
-    assert {package.requirement for package in PACKAGES} | _OTHERS <= named
-    assert not {package.requirement for package in PACKAGES} & _OTHERS
+    assert {package.requirement for package in PACKAGES} <= named
 
 
 def test_the_product_imports_it_and_tests_try_it(package: Package) -> None:

@@ -21,7 +21,13 @@ from kstreams_assets.completeness.runnable import (
     not_verifiable,
     runnables_of,
 )
-from kstreams_assets.errors import KafkaError, RuleLimitError, SparkJobError, SparkLostError
+from kstreams_assets.errors import (
+    KafkaError,
+    RuleLimitError,
+    SparkJobError,
+    SparkLostError,
+    TableVersionGoneError,
+)
 from kstreams_assets.home import home_failure
 from kstreams_assets.model.rule_results import NO_SAMPLE, Outcome, RuleResult, Sample
 from kstreams_assets.model.spans import Window
@@ -225,8 +231,9 @@ class Evaluator(Closing):
             elif (unrun := rule.why_not_run(verifiability)) is not None:
                 found = unrun
             else:
-                self._define(contents, parts, shared, defined)
-                found, violations, sample = self._ran(contents, rule, parts, verifiability)
+                found, violations, sample = self._evaluated(
+                    contents, rule, parts, verifiability, shared, defined
+                )
         except SparkLostError:
             raise  # a lost Spark server is not a failure of the rule
         except RuleLimitError as error:
@@ -257,6 +264,25 @@ class Evaluator(Closing):
             f" {result.violations:,} rows in violation, {result.took_ms / 1000:.1f} s."
         )
         return result
+
+    def _evaluated(
+        self,
+        contents: "PointPlanner | ClusterContents",
+        rule: Runnable,
+        parts: Mapping[str, ViewPart],
+        verifiability: Verifiability,
+        shared: set[ViewPart],
+        defined: dict[ViewPart, Content],
+    ) -> tuple[RuleOutcome, int, Sample]:
+        """Run a rule; again from lists of files if a table version has gone meanwhile."""
+        try:
+            self._define(contents, parts, shared, defined)
+            return self._ran(contents, rule, parts, verifiability)
+        except TableVersionGoneError as error:
+            _log.warning("%s Rule %s reads lists of files instead.", error.problem, rule.name)
+            self._views.read_files()
+            self._define(contents, parts, shared, defined)
+            return self._ran(contents, rule, parts, verifiability)
 
     def _define(
         self,

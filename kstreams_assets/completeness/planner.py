@@ -157,6 +157,7 @@ class ContentPlanner:
             records=sum(one.file.records for one in found),
             windows=tuple(one.window for one in found),
             renumbering=Renumbering.of(one.file for one in found),
+            scan=self.view.scan(parts),
         )
         return source, sum(one.bytes for one in found)
 

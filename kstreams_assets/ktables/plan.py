@@ -78,6 +78,7 @@ def work_of(
         stream_times={number: at for number, at in times.items() if at is not None},
         records=records,
         record_bytes=(state.bytes + (base.bytes if base else 0)) / max(records, 1),
+        scan=state.scan,
         renumbering=Renumbering.of(file for part in state.partitions for file in part.files),
     )
 

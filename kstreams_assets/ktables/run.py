@@ -136,12 +136,12 @@ class _Execution:
 
     def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> "_Made":
         """Write and check the files, then replace the rows of the window in the table."""
-        from spark_resources.failures import again_with_new_keys
+        from spark_resources.ktable_job import again_by_files
 
         run, name = self.run, self.run.application.application_id
         path = self._table(plan.state.store.store)
         try:
-            written = again_with_new_keys(lambda: self._files(path, work))
+            written = again_by_files(lambda work: self._files(path, work), work)
         except SparkLostError:
             raise
         except SparkJobError as error:

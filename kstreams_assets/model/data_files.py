@@ -174,6 +174,21 @@ class SpanFile:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TableScan:
+    """Partitions of the table of records on a disk, at one version.
+
+    `windows` are values of the column `window`, `topic` is that of the column `topic`. The scan
+    contains the rows of a list of files, and perhaps rows of other Kafka partitions and offsets:
+    readers filter by both.
+    """
+
+    table: StorePath
+    version: int
+    windows: tuple[str, ...]
+    topic: str
+
+
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 

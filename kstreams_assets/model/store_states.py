@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import NO_ROLES, TopicRoles
 from kstreams_assets.app.store_format import StoreKind
-from kstreams_assets.model.data_files import SpanFile
+from kstreams_assets.model.data_files import SpanFile, TableScan
 from kstreams_assets.model.point import PartitionCut, RecoveryPoint
 from kstreams_assets.model.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
@@ -33,7 +33,8 @@ class StoreState:
 
     `base` is a snapshot that exists or is made before it is used: only its position counts.
     `proved`: whether this exactly equals the store's content; `reason` says why. `records` and
-    `bytes` are those of the backup, without saved records.
+    `bytes` are those of the backup, without saved records. `scan` reads the files of all
+    partitions through the table of records; None where it cannot.
     """
 
     store: TableStore
@@ -44,6 +45,7 @@ class StoreState:
     reason: str
     records: int = 0
     bytes: int = 0
+    scan: TableScan | None = None
 
 
 def state_cuts(

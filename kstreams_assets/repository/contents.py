@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, overload
 
@@ -24,7 +24,13 @@ from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.model.chains import Chain, StoredSpan, chains_of, folded
 from kstreams_assets.model.damage import NOTHING_DAMAGED, Damage, DamagedSpans
-from kstreams_assets.model.data_files import By, ExpectedFiles, SpanFile, renumbered
+from kstreams_assets.model.data_files import (
+    By,
+    ExpectedFiles,
+    SpanFile,
+    TableScan,
+    renumbered,
+)
 from kstreams_assets.model.files import WrittenFile, path_in_table
 from kstreams_assets.model.numbered import distinct
 from kstreams_assets.model.point import (
@@ -57,6 +63,9 @@ _BATCH = 16
 _Offsets = npt.NDArray[np.int64]
 _NONE: _Offsets = np.empty(0, np.int64)
 _ENDLESS: Final = 2**62
+FEWEST_SCANNED: Final = 200
+"""Fewer files are read from their list: Delta Lake takes longer to read its log [measured]."""
+_PLACE: Final = ["window", "topic", "partition", "first", "last"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ class Holding:
     timestamps. `lost` are offsets that Kafka had lost before they could be backed up, `expired`
     those that `expire` dropped because no kept point needs them. `windows` are the keys of the
     files' backups. `damaged` are spans among them whose files do not match the ledger: then nothing
-    else is counted. `scan` finds the same files through the table; None without any.
+    else is counted.
     """
 
     files: Sequence[SpanFile] = ()
@@ -80,7 +89,6 @@ class Holding:
     expired: int = 0
     windows: frozenset[str] = frozenset()
     damaged: tuple[Damage, ...] = ()
-    scan: "TableScan | None" = field(default=None, compare=False)
 
 
 class View(Repository):
@@ -236,6 +244,26 @@ class View(Repository):
             )
         return tuple(self.stored_files(wanted))
 
+    def scan(self, wanted: Sequence[WantedPartition]) -> TableScan | None:
+        """The partitions of the records table whose rows in the wanted ranges are those of `files`.
+
+        The partitions are those that the ledger names. None where the table has to be read by its
+        files: it is not on a disk, a restore gave records other offsets, there are few files, or
+        partition and offset do not tell wanted records from others (of another incarnation of the
+        topic, or of a backup that ended before its rows of the ledger).
+        """
+        if store_at(self.warehouse.root).on_disk is None:
+            return None
+        found = [(one, self.log(one)) for one in wanted if one.ranges]
+        files = [(one, log) for one, log in found if log is not None]
+        if not files or any(log.is_restored for _, log in files):
+            return None
+        if not self.ledger.records_have_all_columns():
+            return None
+        ranges = [(one.cut.partition, one.ranges) for one, _ in files]
+        near = [log.positions(log.near(one.ranges)) for one, log in files]
+        return files[0][1].table_log.scan(np.concatenate(near), ranges)
+
     def require_unchanged(self, wanted: Iterable[WantedPartition]) -> None:
         """Check, before a record is used, that the files that may have requested ones are intact.
 
@@ -377,7 +405,8 @@ class View(Repository):
         if compared.found is None or compared.found.num_rows == 0:
             return {}
         path = self.records_path
-        return _Log(path, compared.rows, compared.found, compared.version).by_life()
+        log = _Log(path, compared.rows, compared.found, compared.unnamed, compared.version)
+        return log.by_life()
 
     def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:
         """Add topics that were changelogs at a point but are not declared as changelogs now."""
@@ -457,10 +486,13 @@ class StoredFile:
 class _Log:
     """Delta's log and the ledger about every file, as columns: there may be a million."""
 
-    def __init__(self, root: StorePath, spans: pa.Table, found: pa.Table, version: int) -> None:
+    def __init__(
+        self, root: StorePath, spans: pa.Table, found: pa.Table, unnamed: pa.Table, version: int
+    ) -> None:
         """`spans` are rows of the ledger, `found` their files at a `version` (see `Comparison`)."""
         self.root, self.version = root, version
-        self.values = found.select(["window", "topic"])
+        self._places = found.select(_PLACE)
+        self._unnamed = unnamed.select(_PLACE)
         self.paths = found["path"].combine_chunks()
         self.noted = noted_files(spans)
         self.noted_at = _filled(found["noted"], -1)
@@ -493,6 +525,25 @@ class _Log:
                 found[row["topic"], row["partition"], row["topic_id"]] = PartitionFiles(self, at)
         return found
 
+    def scan(
+        self, at: _Offsets, ranges: Sequence[tuple[int, Sequence[OffsetRange]]]
+    ) -> TableScan | None:
+        """Files by their positions, of one topic, as partitions of the table; see `View.scan`."""
+        if len(at) < FEWEST_SCANNED:
+            return None
+        wanted = self._places.take(pa.array(at))
+        topics = wanted["topic"].unique().to_pylist()
+        windows = wanted["window"].unique()
+        if len(topics) > 1:
+            return None
+        others = np.ones(self._places.num_rows, np.bool_)
+        others[at] = False
+        beside = [self._places.filter(pa.array(others)), self._unnamed]
+        inside = pc.field("topic").isin(topics) & pc.field("window").isin(windows)
+        if _may_hold(pa.concat_tables(beside).filter(inside), ranges):
+            return None
+        return TableScan(self.root, self.version, tuple(sorted(windows.to_pylist())), topics[0])
+
     @cached_property
     def digests(self) -> pa.Array:
         """The recorded digest of each file."""
@@ -520,6 +571,22 @@ class _Log:
         ):
             written = None if digest is None else WrittenFile(path, size, of_it, digest)
             yield SpanFile(self.root / path_in_table(path), count, first, last, written, window)
+
+
+def _may_hold(files: pa.Table, ranges: Sequence[tuple[int, Sequence[OffsetRange]]]) -> bool:
+    """Whether files may hold records of these partitions and offset ranges, by their statistics."""
+    partition, first = _filled(files["partition"], -1), _filled(files["first"], 0)
+    last = _filled(files["last"], _ENDLESS)
+    return any(
+        bool(
+            (
+                ((partition == number) | (partition < 0))
+                & (first < of_it[-1].end)
+                & (last >= of_it[0].start)
+            ).any()
+        )
+        for number, of_it in ranges
+    )
 
 
 def _filled(column: pa.ChunkedArray, null: int) -> _Offsets:
@@ -605,15 +672,18 @@ class PartitionFiles:
         return frozenset(map(log.window_keys.__getitem__, codes))
 
     @property
-    def table(self) -> tuple[StorePath, int]:
-        """The table of the files, and its version."""
-        return self._log.root, self._log.version
+    def table_log(self) -> _Log:
+        """What the log of their table says of all files."""
+        return self._log
 
-    def values(self, numbers: _Offsets) -> frozenset[tuple[str, str]]:
-        """Window and topic of the files' partitions in the table."""
-        rows = self._log.values.take(pa.array(self._at[numbers]))
-        pairs = rows.group_by(["window", "topic"]).aggregate([]).to_pydict()
-        return frozenset(zip(pairs["window"], pairs["topic"], strict=True))
+    @property
+    def is_restored(self) -> bool:
+        """Whether some are of an older log, so that their records have other offsets here."""
+        return bool(self._maps)
+
+    def positions(self, numbers: _Offsets) -> _Offsets:
+        """Positions in `table_log`."""
+        return self._at[numbers]
 
     def expected(self, numbers: _Offsets) -> ExpectedFiles:
         """Files by their numbers, in their original state."""
@@ -656,26 +726,6 @@ class FileList(Sequence[SpanFile]):
 
     def __repr__(self) -> str:
         return f"FileList({len(self)})"
-
-
-class TableScan:
-    """Where a reader of the records table finds the files of a holding.
-
-    At `version` of `table` they are in the `partitions` of the table, pairs of values of `window`
-    and `topic`. These may also have records of other Kafka partitions and other offsets. Files of
-    older logs (`SpanFile.runs`) have the offsets of their own log there.
-    """
-
-    __slots__ = ("_files", "_numbers", "table", "version")
-
-    def __init__(self, files: PartitionFiles, numbers: _Offsets) -> None:
-        self._files, self._numbers = files, numbers
-        self.table, self.version = files.table
-
-    @property
-    def partitions(self) -> frozenset[tuple[str, str]]:
-        """Computed on access."""
-        return self._files.values(self._numbers)
 
 
 def _counted(contents: View, wanted: WantedPartition, saved: pa.Table) -> _Counted:
@@ -727,7 +777,6 @@ def _in_files(
         bytes=round(float((files.bytes_per_record[numbers] * records).sum())),
         odd_timestamps=odd,
         windows=files.window_keys(used),
-        scan=TableScan(files, used) if len(used) else None,
     )
     return holding, np.concatenate(twice)
 

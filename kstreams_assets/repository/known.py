@@ -59,8 +59,9 @@ class Known:
         """Files on a disk whose contents match their names."""
         self.reduced: Recent[Any, dict[str, Any]] = Recent(64)
         """The results of `Table.fold` for each file in use."""
-        self.record_files: Recent[StorePath, tuple[Any, Any, int]] = Recent(8)
-        """Files of records tables, with the log just before and the version."""
+        self.record_files: Recent[StorePath, tuple[Any, Any, int, bool]] = Recent(8)
+        """Files of records tables, with the log just before, the version, and whether the table has
+        all columns."""
         self.reading_records = threading.Lock()
         """Held while these are read: two readers at once would need twice the memory."""
         self.restored: Recent[Any, Any] = Recent(32)

@@ -54,6 +54,7 @@ from kstreams_assets.repository.records import (
     SPAN,
     Comparison,
     file_actions,
+    has_all_columns,
     noted_files,
     records_version,
 )
@@ -308,6 +309,10 @@ class Ledger:
     def records_version(self) -> int:
         """The version of the records table, -1 if it was never written."""
         return records_version(self._records, self._known)
+
+    def records_have_all_columns(self) -> bool:
+        """Whether the records table has the columns of this release."""
+        return has_all_columns(self._records, self._known)
 
     def compared(self) -> Comparison:
         """The ledger and Delta's log, compared again only if one of them has changed."""

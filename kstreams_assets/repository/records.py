@@ -121,6 +121,11 @@ def records_version(path: StorePath, known: Known | None = None) -> int:
     return _files_and_version(path, known or Known())[1]
 
 
+def has_all_columns(path: StorePath, known: Known) -> bool:
+    """Whether the table has the fields of this release: one of an earlier release may lack some."""
+    return _files_and_version(path, known)[2]
+
+
 def file_actions(path: StorePath, known: Known | None = None) -> pa.Table:
     """The files of the newest version, one row each, from Delta's log.
 
@@ -135,7 +140,7 @@ def file_actions(path: StorePath, known: Known | None = None) -> pa.Table:
     return _files_and_version(path, known or Known())[0]
 
 
-def _files_and_version(path: StorePath, known: Known) -> tuple[pa.Table, int]:
+def _files_and_version(path: StorePath, known: Known) -> tuple[pa.Table, int, bool]:
     with known.reading_records:
         log = known.log_states.get(path)
         state = log if log is not None else log_state(path), state_for(path)
@@ -145,7 +150,9 @@ def _files_and_version(path: StorePath, known: Known) -> tuple[pa.Table, int]:
             table = open_records(path, version=_version_of(path, log))
             known.record_files.drop(path)
             version = -1 if table is None else table.version()
-            found = known.record_files.put(path, (state, _files_of(path, table), version))
+            is_current = table is not None and not lacks_columns(pa.schema(table.schema()), RECORDS)
+            files = _files_of(path, table)
+            found = known.record_files.put(path, (state, files, version, is_current))
         return found[1:]
 
 
@@ -328,6 +335,8 @@ class Comparison:
         self.rows = rows
         self.version = version
         """Version of the records table with the log `actions`, -1 without a table."""
+        self.unnamed = actions
+        """Files of the table that no row of the ledger names, if `rows` are all of them."""
         self.found: pa.Table | None = None
         """The files of the spans, None without a span: columns of `file_actions`, `row` (the
         position of the span's row) and `noted`, the position among the files that backups recorded
@@ -337,7 +346,7 @@ class Comparison:
         self.bad: dict[str, Damage] = {}
         """The damaged files, by path below the table."""
         if rows.num_rows:
-            self._problems, self.found = _compared(rows, actions)
+            self._problems, self.found, self.unnamed = _compared(rows, actions)
         if earlier is not None and len(self._files):
             if earlier.bad:
                 again = [file for file in self._files if file.path in earlier.bad]
@@ -399,13 +408,18 @@ class Comparison:
         return DamagedSpans(s for s in found.values() if topics is None or s.topic in topics)
 
 
-def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Table]:
-    """The problems of spans, by number of their row, and the files (see `Comparison.found`)."""
+def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Table, pa.Table]:
+    """The problems of spans, by number of their row, their files, and the files of no span.
+
+    See `Comparison.found` and `unnamed`.
+    """
     # Windows, topics and paths are long and there are millions: they are compared by number.
     span, span_of_file = numbered_spans(rows, actions)
     row_of_file = positions(span_of_file, span)
     known = row_of_file >= 0
+    unnamed = actions.slice(0, 0)
     if not known.all():
+        unnamed = actions.filter(pa.array(~known))
         actions = actions.filter(pa.array(known))
         row_of_file, span_of_file = row_of_file[known], span_of_file[known]
     first = positions(span, span_of_file)
@@ -417,7 +431,8 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
     position = np.full(actions.num_rows, -1, np.int64)
     position[file[file >= 0]] = np.flatnonzero(file >= 0)
     found = actions.append_column("row", pa.array(row_of_file))
-    return problems, found.append_column("noted", pa.array(position, mask=position < 0))
+    found = found.append_column("noted", pa.array(position, mask=position < 0))
+    return problems, found, unnamed
 
 
 def _same_files(noted: pa.ChunkedArray, first: Offsets, there: pa.ChunkedArray) -> Offsets:

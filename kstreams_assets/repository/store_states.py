@@ -160,6 +160,7 @@ class StoreStates:
             ),
             records=sum(holding.records for holding in held),
             bytes=sum(holding.bytes for holding in held),
+            scan=self._view.scan(wanted),
         )
 
     def _sealed_before(

@@ -14,6 +14,7 @@ from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.kafka.record_columns import HEADERS
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
@@ -40,7 +41,6 @@ ROLES = {
 _TEXT = Format(Encoding.STRING)
 _AMOUNT = Format(Encoding.JSON, "customer STRING, amount BIGINT")
 _SUM = Format(Encoding.JSON, "count BIGINT, total BIGINT")
-_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _SCHEMA = pa.schema(
     [
         ("window", pa.string()),
@@ -49,7 +49,7 @@ _SCHEMA = pa.schema(
         ("offset", pa.int64()),
         ("timestamp_ms", pa.int64()),
         ("timestamp_type", pa.int32()),
-        ("headers", _HEADERS),
+        ("headers", HEADERS),
         ("key", pa.binary()),
         ("value", pa.binary()),
     ]

@@ -14,6 +14,7 @@ from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.kafka.record_columns import HEADERS
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
@@ -40,12 +41,7 @@ _SCHEMA = pa.schema(
         ("offset", pa.int64()),
         ("timestamp_ms", pa.int64()),
         ("timestamp_type", pa.int32()),
-        (
-            "headers",
-            pa.list_(
-                pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
-            ),
-        ),
+        ("headers", HEADERS),
         ("key", pa.binary()),
         ("value", pa.binary()),
     ]
