@@ -69,8 +69,8 @@ class SnapshotWork:
     Rows in `base_ranges` of `base_files` (an earlier window of the same table) count, all rows of
     `whole_files` and `saved_file`, and rows in `ranges` of `cut_files`; both ranges are by
     partition. `saved_file` may repeat offsets of the span files. `stream_times` are those of the
-    base. `records` is about how many there are in all of these, `record_bytes` their mean size. `scan`
-    reads `whole_files` and `cut_files` through the table of records; None: as files.
+    base. `records` is about how many there are in all of these, `record_bytes` their mean size.
+    `scan` reads `whole_files` and `cut_files` through the table of records; None: as files.
     """
 
     window: str
