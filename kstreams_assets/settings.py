@@ -65,23 +65,20 @@ class BackupSettings(Block):
     commit_bytes: int = Field(
         default=4 * 1024**3,
         description="A long backfill commits about this many bytes at a time. A larger window is"
-        " backed up in parts, each with its own commit."
-        " backed up in parts, each a commit.",
+        " backed up in parts, each with its own commit.",
     )
     part_bytes: int = Field(
         default=256 * _MIB,
         ge=1,
         description="A part is a 25th of the rest of the window, at least this many bytes and at"
-        " most commit_bytes. A kill costs at most one part."
-        " and commit_bytes at most: what a kill costs.",
+        " most commit_bytes. A kill costs at most one part.",
     )
     bytes_per_second: int | None = Field(
         default=None,
         ge=LEAST_RATE,
         description="Limit of bytes per second that are fetched from all brokers together, by all"
         " tasks of a process; counted as Kafka sends them, compressed. Recovery points are not"
-        " throttled."
-        " counted as Kafka sends it, compressed. Recovery points are not throttled.",
+        " throttled.",
         examples=[50_000_000],
     )
     broker_bytes_per_second: int | None = Field(
