@@ -362,7 +362,7 @@ class TestLibrdkafka:
         )
         admin = AdminConnection(connection)
         with pytest.raises(UnansweredError):
-            admin.answers(describe_configs("topic", ["t"]), 0.3)
+            admin.answers(describe_configs("topic", ["t"]), 2)
         LOG.log(logging.ERROR, "%s", "the password is hunter2-pw")
         admin.close()
         lines = [record for record in caplog.records if record.name == "librdkafka"]
