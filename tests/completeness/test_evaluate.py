@@ -174,9 +174,9 @@ def test_a_rule_that_reaches_a_limit_is_named_with_it_and_the_others_run(
     limited = replace(copied(settings, *LIMITED, POSITIVE), recomputed=())
     slow, large, many, positive = at_point(limited, "point-1", spark=spark)
     assert (slow.outcome, large.outcome) == (Outcome.FAILED, Outcome.FAILED)
-    assert slow.explanation.startswith("Rule slow was ended: its query took longer than 2 s")
+    assert slow.explanation.startswith("Rule slow was stopped: its query took longer than 2 s")
     assert slow.explanation.endswith("raise timeout_seconds.")
-    assert large.explanation.startswith("Rule large was ended: a row that it returns takes 2 MiB")
+    assert large.explanation.startswith("Rule large was stopped: a row that it returns takes 2 MiB")
     assert large.explanation.endswith("raise max_memory_mib.")
     assert (many.outcome, many.violations) == (Outcome.VIOLATED, 1000)
     assert many.explanation.startswith(

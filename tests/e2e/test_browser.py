@@ -178,7 +178,7 @@ def test_the_job_restores_a_window_and_the_application_continues(
     stranger.launches()
 
     stranger.sees_in_the_log(
-        "No blockers.", "records of 20 partitions are on the target", "as the backup does"
+        "No blockers.", "records of 20 partitions are on the target", "like the backup"
     )
     stranger.page.get_by_role("button", name="Levels").click()
     stranger.page.get_by_role("menuitem", name="Event").click()  # what is left are our own lines

@@ -240,7 +240,7 @@ class TestAsOf:
     def test_before_the_first_covered_point(self, tmp_path: Path) -> None:
         app = _app(tmp_path)
         app.run(app.windows[:1])
-        with pytest.raises(KStreamsAssetsError, match="not cover any recovery point that was complete then"):
+        with pytest.raises(KStreamsAssetsError, match="recovery point that was complete then"):
             state_at(app.settings, "totals", Key(text="customer-1"), 1_000)
 
 

@@ -159,7 +159,7 @@ def test_a_plan_that_is_wrong_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(upkeep._Topic, "_below_need", lambda topic: len(topic._rows))
     monkeypatch.setattr(upkeep._Work, "harms", lambda *_: None)
     before = rows_of(app, INPUT)
-    with pytest.raises(PointHarmedError, match=f"gives exact as far as {INPUT} goes"):
+    with pytest.raises(PointHarmedError, match=f"restores {INPUT} with restorability exact"):
         ExpireJob(app.settings, run_id="night").run()
     assert rows_of(app, INPUT) == before
     assert any("~" in key for key, _ in rows_of(app, STATE))
