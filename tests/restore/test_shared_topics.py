@@ -166,7 +166,7 @@ def test_mapped_behind_what_the_first_brought_back(shared: Shared) -> None:
     plan = shared.plan(shared.shipping, point=1, exclude=True, inputs_are_at=InputsAt.MAPPED)
     (refusal,) = plan.refusals
     assert f"committed offset {_LATER}" in refusal.found
-    assert f"brought back {_DELETED} to 20" in refusal.found
+    assert f"restored {_DELETED} to 20" in refusal.found
 
 
 def test_mapped_it_goes_on_at_the_same_record(shared: Shared) -> None:
