@@ -91,8 +91,7 @@ class BackupSettings(Block):
         default=None,
         ge=1,
         description="How many tasks read at a time, each one partition after the other. Default:"
-        " as many as Spark has cores, or four in the process itself."
-        " as many as Spark has cores, in the process itself four.",
+        " as many as Spark has cores, or four in the process itself.",
         examples=[8],
     )
     lock_wait_seconds: float = Field(
@@ -154,7 +153,6 @@ class RecoveryPointSettings(Block):
         ge=1,
         allow_inf_nan=False,
         description="How long before the point transactions are searched: more than the"
-        " application's transaction timeout plus the brokers' abort scan interval."
         " application's transaction timeout plus the brokers' abort scan interval.",
     )
     other_groups: tuple[str, ...] = Field(
