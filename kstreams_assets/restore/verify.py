@@ -27,14 +27,6 @@ SAMPLE_ENDS: Final = 1_000
 SAMPLE_RANGES: Final = 10
 SAMPLE_RANGE_LENGTH: Final = 100
 
-RESTORED_MATCHES_BACKUP: Final = (
-    "Every record of the restored topics was read back and equals the backup: key, value, headers,"
-    " timestamp and order, at the offset of the offset map, without additional records. Red: the"
-    " message names topic, partition and offset; no group offsets are committed. Find out what"
-    " else writes to the topic, delete the restored topics and run the restore again."
-)
-"""The claim of the check `restored_matches_backup`."""
-
 _TASK_RECORDS: Final = 250_000
 _TASK_PARTITIONS: Final = 50
 _WHOLE_TOPIC: Final = -1
