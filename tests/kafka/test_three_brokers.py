@@ -211,19 +211,22 @@ def test_leaders_that_die_while_a_restore_writes_change_nothing(
 
 
 def test_topics_are_changed_while_a_broker_is_dead(
-    three_brokers: LocalCluster, cluster: KafkaCluster
+    three_brokers: LocalCluster, connection: KafkaConnection
 ) -> None:
-    cluster.create_topics([TopicSpec(unique_name("before"), 3, replication_factor=3)])
+    """The others name it as the controller now and then, until they fence it after 9 s."""
     names = [unique_name("changed") for _ in range(5)]
-    three_brokers.kill_node(2)
-    try:
-        for name in names:  # now and then the dead one is named as the controller
-            cluster.create_topics([TopicSpec(name, 1, replication_factor=2)])
-            cluster.alter_topic_configs({name: {"retention.ms": "-1"}})
-            await_configs(cluster, name, {"retention.ms": "-1"})
-        cluster.delete_topics(names)
-    finally:
-        three_brokers.start_node(2)
+    patient = connection.model_copy(update={"request_timeout_seconds": 30.0})
+    with KafkaCluster(patient) as cluster:
+        cluster.create_topics([TopicSpec(unique_name("before"), 3, replication_factor=3)])
+        three_brokers.kill_node(2)
+        try:
+            for name in names:
+                cluster.create_topics([TopicSpec(name, 1, replication_factor=2)])
+                cluster.alter_topic_configs({name: {"retention.ms": "-1"}})
+                await_configs(cluster, name, {"retention.ms": "-1"})
+            cluster.delete_topics(names)
+        finally:
+            three_brokers.start_node(2)
 
 
 def test_topics_are_described_and_changed_while_a_broker_is_paused(
