@@ -106,8 +106,7 @@ class BackupSettings(Block):
         allow_inf_nan=False,
         description="After the records are read, the logs are inspected to find out why offsets"
         " have no record. After this time without progress in a partition, the partition is left"
-        " to the next run."
-        " How long that may go without progress in a partition, before it is left to the next run.",
+        " to the next run.",
     )
     scan_connections: int = Field(
         default=4, ge=1, description="How many partitions are inspected at the same time."
@@ -125,8 +124,7 @@ class RecoveryPointSettings(Block):
     objective_seconds: int | None = Field(
         default=None,
         description="Recovery point objective: maximum age of the newest point that can be"
-        " restored with the application's own guarantee."
-        " and gives what the application itself guarantees.",
+        " restored with the application's own guarantee.",
         examples=[900],
     )
     keep_all_hours: float = Field(
@@ -141,9 +139,7 @@ class RecoveryPointSettings(Block):
         ge=0,
         description="How many MiB of the changelogs a point may save, so that it stays exact;"
         " counted as stored in Kafka and uncompressed. A recorder needs a small multiple of it as"
-        " memory."
-        " as stored in Kafka and uncompressed. The memory that a recorder needs is a small multiple"
-        " of it.",
+        " memory.",
     )
     closing_seal_mib: int = Field(
         default=256, ge=0, description="The same for the point at the end of a backup run."
