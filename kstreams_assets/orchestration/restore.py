@@ -467,18 +467,22 @@ def _request(
     config: RestoreConfig,
     left_out: Set[str],
 ) -> RestoreRequest:
-    """What is asked for, without the topics that were not selected."""
+    """What is asked for. A run that writes excludes the topics that were not selected.
+
+    A dry run plans all topics: a click on one asset asks for the plan of the restore.
+    """
     window = context.partition_key if context.has_partition_key else None
     request = config.request(settings, window)
-    if not config.dry_run:
-        if not context.run.tags.keys() & {PARTITION_TAG, RANGE_START_TAG}:
-            raise ConfigurationError(
-                "This run has no partition, and restores are partitioned by window.",
-                remedy=f"Choose a window, or launch job {restore_job(settings.application_id)}.",
-            )
-        if context.run.job_name == (job := restore_job(settings.application_id)):
-            require_declared(settings, config.target, job)
-        require_one_window(settings, request, config.target, _windows_at_once(context))
+    if config.dry_run:
+        return request
+    if not context.run.tags.keys() & {PARTITION_TAG, RANGE_START_TAG}:
+        raise ConfigurationError(
+            "This run has no partition, and restores are partitioned by window.",
+            remedy=f"Choose a window, or launch job {restore_job(settings.application_id)}.",
+        )
+    if context.run.job_name == (job := restore_job(settings.application_id)):
+        require_declared(settings, config.target, job)
+    require_one_window(settings, request, config.target, _windows_at_once(context))
     exclude = tuple(dict.fromkeys([*request.exclude, *sorted(left_out)]))
     return request.model_copy(update={"exclude": exclude})
 
@@ -500,7 +504,7 @@ def _windows_at_once(context: dg.AssetExecutionContext) -> int:
 def _observations(
     settings: ApplicationSettings, plan: RestorePlan, selected: set[str], text: str
 ) -> Iterator[dg.AssetObservation]:
-    """The plan on every topic; no materialisation, since nothing is restored yet."""
+    """The plan on every selected topic; no materialisation, since nothing is restored yet."""
     for topic in sorted(selected):
         yield dg.AssetObservation(
             asset_key=restore_key(settings, topic),
@@ -606,9 +610,8 @@ def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings
         description=(
             f"Topic `{topic.name}` ({', '.join(sorted(topic.roles))}) on the target cluster, as of"
             " the last restorable recovery point of a window, byte for byte.\n\nMaterializing it"
-            " only shows the plan, as an observation. Select all assets of the group: the plan"
-            f" excludes topics that are not selected. Job `{restore_job(application_id)}`"
-            f" restores.\n\n**Checks**\n\n{checks}"
+            " only shows the plan of all topics, as an observation."
+            f" Job `{restore_job(application_id)}` restores.\n\n**Checks**\n\n{checks}"
         ),
         group_name=group(application_id, "restore"),
         kinds={"kafka", "restore"},

@@ -75,6 +75,17 @@ class TestDryRun:
             "committed": str(shop.of.committed[first]),
         }
 
+    @pytest.mark.parametrize("name", [INPUT, STATE, OUTPUT])
+    def test_one_selected_topic_shows_the_plan_of_all(self, shop: DagsterShop, name: str) -> None:
+        run = shop(name)
+        assert run.success
+        assert run.observed.keys() == {name}
+        assert all(f"`{topic}`" in run.observed[name]["plan"] for topic in NAMES)
+        refused = shop(name, dry_run=False)
+        assert not refused.success
+        assert "is excluded" in refused.failure
+        assert (refused.materialised, shop.of.target.did) == ({}, [])
+
     def test_all_that_stands_against_it_is_listed(self, shop: DagsterShop, tmp_path: Path) -> None:
         target = shop.of.target
         target.stopped = tmp_path / "stopped"
