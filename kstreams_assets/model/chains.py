@@ -303,7 +303,7 @@ class LateHole:
             return None
         return (
             f"{partition}: compaction may have removed deletions before they were backed up with"
-            f" window {self.window}: the log no longer contained offset {low} (delete.retention.ms"
+            f" window {self.window}: the log no longer had offset {low} (delete.retention.ms"
             f" is {retention_ms})"
         )
 

@@ -113,6 +113,16 @@ def ticks(history: History) -> list[int]:
     return [int(each) for each in counters if each]
 
 
+def await_ticks(broker: LocalCluster, topics: OracleTopics, *, tasks: int, at_least: int) -> None:
+    """Wait until so many tasks have ticked so often; at most every second record is a marker."""
+    partitions = [TopicPartitionId(topics.ticks, number) for number in range(tasks)]
+    deadline = time.monotonic() + 60
+    with cluster_of(broker) as cluster:
+        while min((ends := cluster.high_watermarks(partitions)).values()) < 2 * at_least:
+            assert time.monotonic() < deadline, ends
+            time.sleep(0.2)
+
+
 @pytest.mark.parametrize(
     "jar_sets",
     [("kafka",), ("kafka39",), ("kafka39", "kafka")],
@@ -168,7 +178,7 @@ def test_ticks_are_committed_without_any_offset(
         punctuate_ms=50,
         config=CONFIG,
     ):
-        time.sleep(2)
+        await_ticks(kafka_cluster, topics, tasks=2, at_least=12)
     history = read_history(kafka_cluster.bootstrap_servers, topics)
     assert [each > 10 for each in ticks(history)] == [True, True]
     with cluster_of(kafka_cluster) as cluster:
