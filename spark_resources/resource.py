@@ -13,7 +13,8 @@ class SparkSessionResource(SparkSettings, LazyPySparkResource):
 
     It starts when `spark_session` is first used, on this host's engine, which is started if
     necessary; so a run with nothing to do has no costs. With `remote` set, that Spark Connect
-    server is used, which must have the same jars and packages.
+    server is used, which must have the same jars and packages. Fields that are not set come from
+    the environment, as for commands, so that both use the same engine.
     """
 
     _lazy: LazySession | None = PrivateAttr(default=None)
@@ -22,7 +23,10 @@ class SparkSessionResource(SparkSettings, LazyPySparkResource):
     def session(self) -> LazySession:
         """The session of this process."""
         if self._lazy is None:
-            self._lazy = LazySession(self)
+            given = self.model_fields_set & SparkSettings.model_fields.keys()
+            self._lazy = LazySession(
+                SparkSettings.from_environment(**self.model_dump(include=given))
+            )
         return self._lazy
 
     def _init_session(self) -> None:
@@ -48,7 +52,8 @@ class SparkSessionResource(SparkSettings, LazyPySparkResource):
     def stop(self) -> None:
         """Stop the session if this resource started it; a later use starts another."""
         self._spark_session = None
-        self.session.stop()
+        if self._lazy is not None:
+            self._lazy.stop()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session this resource started."""

@@ -65,14 +65,14 @@ class SparkSettings(BaseModel):
 
     @classmethod
     def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401 (fields)
-        """Return the settings in the arguments or the environment; None means not given."""
-        from_variables = {
+        """Return the settings in the arguments, else in the environment; None means not given."""
+        from_variables: dict[str, Any] = {
             name: value
             for name in cls.model_fields
             if name != "spark_config" and (value := os.environ.get(_VARIABLE + name.upper()))
         }
         return cls(
-            **from_variables, **{name: value for name, value in given.items() if value is not None}
+            **from_variables | {name: value for name, value in given.items() if value is not None}
         )
 
     def session_settings(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ def load_applications(definitions_file: str) -> Callable[[], dg.Definitions]:
     """All applications of `defs/` beside the given file; loads without a broker and without a JVM.
 
     Call it as `defs = load_applications(__file__)` in the `definitions.py` of a project of
-    Dagster's `dg`.
+    Dagster's `dg`. Spark has the settings of the environment, `KSTREAMS_ASSETS_SPARK_*`.
     """
 
     @dg.definitions

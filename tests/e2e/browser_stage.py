@@ -194,7 +194,7 @@ def staged(folder: Path) -> Iterator[Stage]:
         passing_cluster(folder / "source") as source,
         passing_cluster(folder / "target") as target,
     ):
-        # A code location starts Spark as its own settings say: with others there are two engines.
+        # The engine of a stranger's machine, with default settings.
         environment.delenv("KSTREAMS_ASSETS_SPARK_MASTER", raising=False)
         stage = Stage(folder, source, target, f"http://127.0.0.1:{free_port()}")
         stage._write_project()

@@ -1,12 +1,16 @@
 """A Spark Connect server on another host is used by TLS only: tasks carry passwords."""
 
+from pathlib import Path
+
 import dagster as dg
 import pytest
 
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.orchestration.location import load_applications
 from spark_resources.resource import SparkSessionResource
 from spark_resources.settings import SparkSettings
 
+MODULE = "location_with_variables"
 VARIABLE = "KSTREAMS_ASSETS_SPARK_REMOTE"
 
 ACCEPTED = [
@@ -70,3 +74,37 @@ def test_of_a_variable_that_dagster_reads_when_a_run_begins(
         monkeypatch.setenv("MY_SPARK", url)
         dg.materialize([uses], resources={"spark": resource}, raise_on_error=False)
     assert used == ["sc://localhost:1"]
+
+
+def test_a_code_location_and_a_command_read_the_same_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise Dagster starts a second engine. What code sets has precedence."""
+    (tmp_path / "pyproject.toml").write_text(
+        f'[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "{MODULE}"\n'
+    )
+    (tmp_path / MODULE / "defs").mkdir(parents=True)
+    for package in (tmp_path / MODULE, tmp_path / MODULE / "defs"):
+        (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("KSTREAMS_ASSETS_JARS", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "sc://localhost:1")
+    location = load_applications(str(tmp_path / MODULE / "definitions.py"))()
+    resources = location.resources
+    assert resources is not None
+
+    @dg.asset
+    def uses(spark: SparkSessionResource) -> None:
+        spark.check()  # needs jars unless the server is elsewhere
+
+    def run(spark: object) -> bool:
+        return dg.materialize([uses], resources={"spark": spark}, raise_on_error=False).success
+
+    assert run(resources["spark"])
+    monkeypatch.delenv(VARIABLE)
+    assert not run(resources["spark"])
+    monkeypatch.setenv(VARIABLE, REFUSED[0])
+    assert not run(resources["spark"])
+    assert run(SparkSessionResource(remote="sc://localhost:1"))
+    given = SparkSettings.from_environment(remote="sc://localhost:1", driver_memory=None)
+    assert (given.remote, given.driver_memory) == ("sc://localhost:1", "2g")
