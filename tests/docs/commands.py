@@ -23,7 +23,8 @@ _ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 _SCHEDULE = re.compile(r"^(?:[\d*/,-]+\s+){5}")
 _SEPARATORS = frozenset({"&&", "||", "|", ";", ">", "(", ")", "{", "}"})
 _NOT_INSTALLED: Final = frozenset(
-    {".", "aws", "cd", "confluent", "curl", "docker", "export", "git", "kafka-acls.sh", "venv-pack"}
+    {".", "aws", "cd", "confluent", "curl", "docker", "export", "git", "kafka-acls.sh", "sleep"}
+    | {"venv-pack"}
 )
 """Programs of others that no test can ask. The ACLs are applied by tests/examples/platforms."""
 _OUR_FILE = re.compile(
