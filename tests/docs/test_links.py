@@ -84,13 +84,12 @@ def _attributes(block: Block) -> dict[str, Any]:
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
 def test_yaml_examples_resolve(block: Block, folder: Path) -> None:
     file = folder / "defs.yaml"
+    attributes = _attributes(block)
     file.write_text(
-        yaml.safe_dump(
-            {"type": "x.KafkaStreamsAppComponent", "attributes": _attributes(block)},
-        ),
+        yaml.safe_dump({"type": "x.KafkaStreamsAppComponent", "attributes": attributes}),
         encoding="utf-8",
     )
-    assert load_settings(file).application_id == "order-processor"
+    assert load_settings(file).application_id == attributes["application_id"]
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
