@@ -31,9 +31,10 @@ $(INSTALLED): pyproject.toml constraints.txt scripts/make_venv.sh
 jdk: $(INSTALLED)
 	@scripts/ensure_jdk.sh $(BIN)/python
 
-jars: $(INSTALLED) jdk ## Fetch and verify the jars of Spark and of the local Kafka
+jars: $(INSTALLED) jdk ## Fetch and verify the jars of Spark and of the local Kafka; build the companion
 	@$(BIN)/python -m spark_resources.fetch_jars spark
 	@$(BIN)/python -m spark_resources.fetch_jars kafka
+	@$(BIN)/python -m spark_resources.companion
 
 test-jars: jars
 	@$(BIN)/python -m spark_resources.fetch_jars kafka43

@@ -17,6 +17,8 @@ from typing import Final
 
 import click
 
+from spark_resources.companion import build_companion
+
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 IMAGE: Final = "kstreams-assets"
 VERSIONED: Final[Mapping[str, str]] = {
@@ -92,7 +94,9 @@ def wheel(folder: Path) -> None:
     """Build the wheel, with a file SHA256SUMS beside it.
 
     Timestamps in the wheel are those of the commit, so that the same commit gives the same bytes.
+    The wheel contains the jar of the companion.
     """
+    build_companion()
     epoch = _output("git", "log", "-1", "--format=%ct")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     _run(*command, "--wheel-dir", str(folder), str(CHECKOUT), SOURCE_DATE_EPOCH=epoch)

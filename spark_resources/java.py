@@ -123,12 +123,13 @@ _LOG_OPTIONS: Final = (
 class JavaProgram:
     """A Java source file whose main class has the file's name, on the class path of a jar set.
 
-    `also` are further sources that it uses.
+    `also` are further sources that it uses, `jars` further jars of its class path at run time.
     """
 
     source: Path
     jar_set: JarSet = "kafka"
     also: tuple[Path, ...] = ()
+    jars: tuple[Path, ...] = ()
 
     def command(self, *, heap_mb: int) -> list[str]:
         """Return the command up to the program's own arguments.
@@ -142,26 +143,38 @@ class JavaProgram:
         digest = hashlib.sha256(texts + jars.encode()).hexdigest()[:16]
         classes = jars_home() / "classes" / f"{self.source.stem}-{digest}-java{java.version}"
         if not classes.is_dir():
-            self._compile(java.compiler or Path("javac"), jars, classes)
+            self._compile(java, jars, classes)
         options = [f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", *_LOG_OPTIONS]
-        return [str(java.executable), *options, "-cp", f"{jars}:{classes}", self.source.stem]
+        path = ":".join(map(str, (jars, classes, *self.jars)))
+        return [str(java.executable), *options, "-cp", path, self.source.stem]
 
     def run(self, arguments: Sequence[str], *, timeout_s: float, heap_mb: int = 128) -> str:
         """Run the program to its end and return its output; raises what `command` raises."""
         return _run([*self.command(heap_mb=heap_mb), *arguments], timeout_s=timeout_s)
 
-    def _compile(self, javac: Path, jars: str, classes: Path) -> None:
+    def _compile(self, java: Java, jars: str, classes: Path) -> None:
         classes.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=classes.parent) as temporary:
             target = Path(temporary) / "classes"
-            command = [str(javac), "-cp", jars, "-d", str(target)]
-            command += [str(source) for source in (self.source, *self.also)]
-            _run(command, timeout_s=_COMPILE_TIMEOUT_S)
+            compile_java(java, (self.source, *self.also), target, class_path=jars)
             try:
                 os.rename(target, classes)
             except OSError:
                 if not classes.is_dir():  # else another process was faster
                     raise
+
+
+def compile_java(
+    java: Java,
+    sources: Iterable[Path],
+    classes: Path,
+    *,
+    class_path: str,
+    options: Sequence[str] = (),
+) -> None:
+    """Compile sources into the folder `classes`; raise ProcessError if they do not compile."""
+    command = [str(java.compiler or "javac"), "-cp", class_path, "-d", str(classes), *options]
+    _run([*command, *map(str, sources)], timeout_s=_COMPILE_TIMEOUT_S)
 
 
 def _run(command: list[str], *, timeout_s: float) -> str:

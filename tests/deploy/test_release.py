@@ -145,7 +145,9 @@ def test_the_same_commit_gives_the_same_wheel(tmp_path: Path) -> None:
     file = builds[0] / name
     assert hashlib.sha256(file.read_bytes()).hexdigest() == digest
     with zipfile.ZipFile(file) as wheel:
-        assert "spark_resources/jar_lists/jars.lock" in wheel.namelist()
+        names = wheel.namelist()
+    assert "spark_resources/jar_lists/jars.lock" in names
+    assert "spark_resources/kstreams-assets-companion.jar" in names
 
 
 def _locked(name: str) -> dict[str, tuple[str, int]]:

@@ -17,6 +17,7 @@ from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
+from spark_resources.companion import build_companion
 from tests.e2e.test_command_line import await_committed
 from tests.streams.cluster import unique_name
 
@@ -69,6 +70,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("elsewhere")
     home = folder / "home"
     home.mkdir()
+    build_companion()
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     built = _run([*build, "-w", str(folder), str(ROOT)], home, timeout_s=120)
     assert built.returncode == 0, built.stderr
@@ -91,6 +93,9 @@ def test_five_steps_without_a_checkout(installed: Installed, kafka_cluster: Loca
     version = installed("--version")
     assert version.returncode == 0, version.stderr
     assert version.stdout.split()[0] == "kstreams-assets"
+    companion = installed("companion", "path")
+    assert companion.returncode == 0, companion.stderr
+    assert Path(companion.stdout.strip()).is_file()
 
     with OrderProcessor(
         bootstrap,

@@ -92,7 +92,8 @@ class OracleApp(StreamsProcess):
 
     `jar_set` says which Kafka Streams it is built and run with. With `punctuate_ms` every task of
     `quiet` counts on at that interval. A stopped instance stays a member of the group until its
-    session times out: set `session.timeout.ms` in `config` (further Streams properties).
+    session times out: set `session.timeout.ms` in `config` (further Streams properties). `program`
+    runs in its place where it takes the same arguments.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class OracleApp(StreamsProcess):
         punctuate_ms: int | None = None,
         config: Mapping[str, str] | None = None,
         heap_mb: int = 256,
+        program: JavaProgram | None = None,
     ) -> None:
         self.state_dir: Final = state_dir.absolute()
         arguments = [
@@ -124,7 +126,10 @@ class OracleApp(StreamsProcess):
             arguments += ["--config", f"{key}={value}"]
         log_file = self.state_dir.parent / f"{self.state_dir.name}-oracle-app.log"
         super().__init__(
-            JavaProgram(SOURCE, jar_set), arguments, log_file=log_file, heap_mb=heap_mb
+            program or JavaProgram(SOURCE, jar_set),
+            arguments,
+            log_file=log_file,
+            heap_mb=heap_mb,
         )
 
     def wipe_state(self) -> None:

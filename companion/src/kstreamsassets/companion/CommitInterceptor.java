@@ -1,0 +1,55 @@
+package kstreamsassets.companion;
+
+import java.util.Map;
+import org.apache.kafka.clients.consumer.ConsumerInterceptor;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.TopicPartition;
+
+/**
+ * For <code>main.consumer.interceptor.classes</code>: passes the boundary of each commit to the journal.
+ *
+ * <p>Kafka calls <code>onCommit</code> on the stream thread inside <code>commitSync</code>, after the
+ * broker has accepted the offsets and before the thread processes more records. Kafka Streams has
+ * flushed the producer before. So the acknowledged ends belong exactly to these offsets.
+ */
+public final class CommitInterceptor implements ConsumerInterceptor<byte[], byte[]> {
+    private StreamThreadState thread;
+    private Journal journal;
+
+    @Override
+    public void configure(Map<String, ?> config) {
+        try {
+            thread = StreamThreadState.of(config, true);
+            journal = Journal.open(config);
+        } catch (Throwable error) { // thrown on, it would stop the application
+            Journal.warn("The commit journal is off", error);
+        }
+    }
+
+    @Override
+    public void onCommit(Map<TopicPartition, OffsetAndMetadata> offsets) {
+        if (journal != null) {
+            try {
+                journal.offer(thread.name, thread.boundary(journal.application, offsets));
+            } catch (Throwable error) {
+                journal.drop(error);
+            }
+        }
+    }
+
+    @Override
+    public ConsumerRecords<byte[], byte[]> onConsume(ConsumerRecords<byte[], byte[]> records) {
+        return records;
+    }
+
+    @Override
+    public void close() {
+        if (thread != null) {
+            thread.close(true);
+        }
+        if (journal != null) {
+            journal.release();
+        }
+    }
+}

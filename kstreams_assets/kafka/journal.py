@@ -1,0 +1,120 @@
+"""Read the journal of an application's commits, which its companion writes (`companion/`)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+
+_VERSION: Final = 1
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
+
+
+def journal_topic(application_id: str) -> str:
+    """Return the default name of an application's journal topic."""
+    return f"{application_id}-commit-journal"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBoundary:
+    """What one commit of one stream thread separates from all later work of this thread.
+
+    `acknowledged` are the ends (exclusive) that the thread's producer had written in each partition
+    since the thread started. `run` identifies this start; `number` counts its commits from 1 and
+    skips a boundary that was dropped. A boundary that is not `regular` (tasks were revoked or
+    corrupted) leaves tasks of the thread out of `committed`. `record_offset` is its position in the
+    journal.
+    """
+
+    thread: str
+    run: str
+    number: int
+    timestamp_ms: int
+    regular: bool
+    committed: Mapping[TopicPartitionId, int]
+    acknowledged: Mapping[TopicPartitionId, int]
+    record_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPart:
+    """Boundaries in the order of the journal: those of one thread are in the order of its commits.
+
+    The next part starts at `next_offset`. `unreadable` records have another format, such as that of
+    a later release.
+    """
+
+    boundaries: tuple[CommitBoundary, ...]
+    next_offset: int
+    unreadable: int = 0
+
+
+def read_journal(
+    cluster: KafkaCluster,
+    application_id: str,
+    *,
+    start: int = 0,
+    topic: str | None = None,
+    deadline_s: float,
+) -> JournalPart:
+    """Read the boundaries of an application from an offset of its journal to the end.
+
+    Retention may have deleted records from `start` on. A boundary that a retry wrote twice counts
+    once if both are in this part. `topic` is the name where it is not the default. Needs DESCRIBE
+    and READ on the topic. Raises TopicNotFoundError if the companion has written nothing yet, and
+    the errors of `RawLogReader.read`.
+
+    Example:
+        part = read_journal(cluster, "shop", deadline_s=10)
+        later = read_journal(cluster, "shop", start=part.next_offset, deadline_s=10)
+    """
+    partition = TopicPartitionId(topic or journal_topic(application_id), 0)
+    end = cluster.high_watermarks([partition])[partition]
+    first = max(start, cluster.log_start_offsets([partition])[partition])
+    if first >= end:
+        return JournalPart((), max(start, end))
+    with cluster.raw_log() as reader:
+        batches = reader.read({partition: OffsetRange(first, end)}, deadline_s=deadline_s)
+        records = [
+            record
+            for batch in batches[partition]
+            if not batch.header.is_control
+            for record in batch.records()
+            if first <= record.offset < end
+        ]
+    boundaries: dict[tuple[str, int], CommitBoundary] = {}
+    unreadable = 0
+    for record in records:
+        try:
+            document = json.loads(record.value or b"")
+            if document["version"] != _VERSION:
+                unreadable += 1
+            elif document["application"] == application_id:
+                boundary = _boundary(document, record.offset)
+                boundaries.setdefault((boundary.run, boundary.number), boundary)
+        except _MALFORMED:
+            unreadable += 1
+    return JournalPart(tuple(boundaries.values()), end, unreadable)
+
+
+def _boundary(document: Mapping[str, Any], record_offset: int) -> CommitBoundary:
+    return CommitBoundary(
+        thread=str(document["thread"]),
+        run=str(document["run"]),
+        number=int(document["number"]),
+        timestamp_ms=int(document["timestamp_ms"]),
+        regular=document["regular"] is True,
+        committed=_offsets(document["committed"]),
+        acknowledged=_offsets(document["acknowledged"]),
+        record_offset=record_offset,
+    )
+
+
+def _offsets(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartitionId, int]:
+    return {
+        TopicPartitionId(topic, int(number)): int(offset)
+        for topic, partitions in topics.items()
+        for number, offset in partitions.items()
+    }
