@@ -120,7 +120,9 @@ def by_thread(boundaries: tuple[CommitBoundary, ...]) -> dict[str, list[CommitBo
     return dict(found)
 
 
-@pytest.mark.parametrize("jar_set", ["kafka39", "kafka43", "kafka"])
+@pytest.mark.parametrize(
+    "jar_set", ["kafka39", pytest.param("kafka43", marks=pytest.mark.drill), "kafka"]
+)
 def test_boundaries_are_the_commits_and_the_acknowledged_ends(
     kafka_cluster: LocalCluster,
     cluster: KafkaCluster,
@@ -154,8 +156,6 @@ def test_boundaries_are_the_commits_and_the_acknowledged_ends(
             ends[partition] = max(end, ends.get(partition, 0))
     assert {p.topic for p in ends} == {topics.repartition, topics.changelog, topics.totals}
     assert ends == cluster.high_watermarks(ends)
-    sizes = [len(str(b.committed)) for b in part.boundaries]
-    assert max(sizes) < 1_000
     journal = journal_topic(topics.application_id)
     assert cluster.topics()[journal] == 1
     assert cluster.topic_configs([journal])[journal]["retention.ms"] == DAY_MS
