@@ -88,7 +88,7 @@ class _Year:
 
     def _spans(self) -> object:
         self.facts.delete_retention_ms(_TOPICS)
-        return self.ledger.folded_spans(_TOPICS, holes_matter=_TOPICS)
+        return self.ledger.merged_spans(_TOPICS, holes_matter=_TOPICS)
 
 
 def _backup(number: int, topic: str) -> TopicBackup:

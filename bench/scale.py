@@ -179,7 +179,7 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
     from kstreams_assets.repository.coverage import newest_restorable
     from kstreams_assets.repository.records import file_actions
     from kstreams_assets.repository.repository import Repository
-    from kstreams_assets.restore.planner import LOOK_S
+    from kstreams_assets.restore.planner import INSPECT_TIMEOUT_S
     from kstreams_assets.restore.request import RestoreRequest
     from kstreams_assets.restore.selection import choose, select
     from kstreams_assets.settings import KeepSettings
@@ -201,8 +201,8 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
         ledger.entries(windows={newest.key}, topics=names)
         ledger.first_spans_cut_short(names, begins_ms=simulation.first_ms)
 
-    def damaged(look_s: float) -> None:
-        found = [*ledger.damaged(look_s=look_s)]
+    def damaged(inspect_timeout_s: float) -> None:
+        found = [*ledger.damaged(inspect_timeout_s=inspect_timeout_s)]
         if found:
             raise RuntimeError(f"{len(found)} spans are damaged: {found[0]}")
 
@@ -212,12 +212,16 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
             raise RuntimeError(f"{len(found.damages)} damages: {found.damages[0].problem}")
 
     def restorable() -> None:
-        found = newest_restorable(settings, Repository.open(settings).reading(settings, look_s=0))
+        found = newest_restorable(
+            settings, Repository.open(settings).reading(settings, inspect_timeout_s=0)
+        )
         if found.exact is None:
             raise RuntimeError("no point can be restored")
 
     def restore() -> None:
-        contents = Repository.open(settings).reading(settings, look_s=0, look_at_wanted_s=LOOK_S)
+        contents = Repository.open(settings).reading(
+            settings, inspect_timeout_s=0, requested_inspect_timeout_s=INSPECT_TIMEOUT_S
+        )
         request = RestoreRequest()
 
         def judged(ids: Sequence[str]) -> Sequence[PointStatus]:

@@ -25,7 +25,7 @@ import click
 from playwright.sync_api import Error, Page
 
 from examples.definitions import defs as code_location
-from kstreams_assets.orchestration.keys import folded
+from kstreams_assets.orchestration.keys import sanitize_name
 from scripts.chromium import ChromiumError, open_page, picture
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
@@ -89,7 +89,7 @@ def pictures(applications: Mapping[str, Sequence[str]]) -> list[Picture]:
 
 
 def _graph(application_id: str, stores: int) -> Picture:
-    whole = folded(application_id)
+    whole = sanitize_name(application_id)
     groups = [f"{whole}/{part}" for part in _PARTS]
     selection = " or ".join(f'group:"{group}"' for group in groups)
     return Picture(

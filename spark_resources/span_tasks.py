@@ -45,7 +45,7 @@ from spark_resources.work import ReadRange
 _SHORT: Final = 20_000
 _TASK_STRETCHES: Final = 25
 _THREADS: Final = 4
-_FOLDED_RECORDS: Final = 8_192
+_BATCH_RECORDS: Final = 8_192
 _CHOSEN_AT_ONCE: Final = 500_000
 """At most this many keys are collected before they are merged with earlier ones."""
 _MOST_KEYS: Final = 2_000_000
@@ -296,7 +296,7 @@ def _batches(
         store_at(path).fetched() as local,
         pq.ParquetFile(local, page_checksum_verification=True) as file,
     ):
-        for batch in file.iter_batches(_FOLDED_RECORDS, columns=columns):
+        for batch in file.iter_batches(_BATCH_RECORDS, columns=columns):
             check()
             yield batch
 

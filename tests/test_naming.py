@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.orchestration.keys import folded, group, pool, refuse_collisions
+from kstreams_assets.orchestration.keys import group, pool, refuse_collisions, sanitize_name
 from kstreams_assets.orchestration.translator import (
     AssetKind,
     KafkaStreamsAsset,
@@ -23,8 +23,8 @@ def test_keys_hold_names_as_kafka_has_them() -> None:
 
 
 def test_names_are_folded_as_dagster_folds_them() -> None:
-    assert folded("a.b-c_d9") == "a_b_c_d9"
-    assert dg.AssetKey(["a.b-c_d9"]).to_python_identifier() == folded("a.b-c_d9")
+    assert sanitize_name("a.b-c_d9") == "a_b_c_d9"
+    assert dg.AssetKey(["a.b-c_d9"]).to_python_identifier() == sanitize_name("a.b-c_d9")
     assert group("shop.eu", "topics") == "shop_eu/topics"
     assert pool("shop.eu") == "kstreams_shop_eu"
 

@@ -10,7 +10,7 @@ from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.completeness.on_restores import results_of_restore
 from kstreams_assets.model.restores import RestoreState, StoredRestore
 from kstreams_assets.model.rule_results import RuleResult
-from kstreams_assets.orchestration.keys import folded, group, restore_completeness_key
+from kstreams_assets.orchestration.keys import group, restore_completeness_key, sanitize_name
 from kstreams_assets.repository.coverage import newest_restorable
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
@@ -72,7 +72,7 @@ def restore(
         run_config={
             "loggers": _QUIET,
             "ops": {
-                f"restore_{folded(application_id)}": {
+                f"restore_{sanitize_name(application_id)}": {
                     "config": {"dry_run": False, "target": bootstrap_servers}
                 }
             },

@@ -110,6 +110,6 @@ def _without_prefix(application_id: str, topic: str) -> str | None:
     return topic[len(prefix) :] if topic.startswith(prefix) else None
 
 
-def folded(name: str) -> str:
-    """A name as Dagster folds it to an identifier."""
+def sanitize_name(name: str) -> str:
+    """The identifier that Dagster makes of a name."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)

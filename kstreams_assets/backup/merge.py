@@ -129,7 +129,9 @@ class Pieces:
                 " altered: see `kstreams-assets verify --full`.",
             )
         elif content.records < had:
-            left_out = Gap(GapCause.FOLDED, plan.start, plan.end, had - content.records)
+            left_out = Gap(
+                GapCause.COMPACTED_BY_EXPIRE, plan.start, plan.end, had - content.records
+            )
             gaps = merge_gaps([*gaps, left_out])
         examined = [r for r in results if r.plan.start < r.plan.end]
         known = any(r.contiguity_known for r in examined) or not examined

@@ -12,7 +12,7 @@ from kstreams_assets.backup.windows import Edges, WindowEdges
 from kstreams_assets.errors import ConfigurationError, KafkaRequestError, TopicNotFoundError
 from kstreams_assets.kafka.admin import TopicDescription
 from kstreams_assets.model.lineage import Continuation
-from kstreams_assets.model.point import PartitionLife, topic_id_of
+from kstreams_assets.model.point import PartitionIncarnation, topic_id_of
 from kstreams_assets.model.recordings import LedgerEntry
 from kstreams_assets.model.spans import Gap, GapCause, Position, SpanPlan, Window
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
@@ -99,7 +99,7 @@ def plan_span(
     )
 
 
-def _incarnation(edges: Edges, position: Position) -> PartitionLife:
+def _incarnation(edges: Edges, position: Position) -> PartitionIncarnation:
     return edges.partition.topic, edges.partition.partition, position.topic_id
 
 

@@ -18,7 +18,7 @@ from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import AT_WINDOWS, NULL, ON_RESTORES, rule_checks
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.rule_results import RULE, RuleResult, explanation_of, is_red, severity_of
 from kstreams_assets.model.spans import Window
 from kstreams_assets.repository.repository import Repository
@@ -194,7 +194,7 @@ def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
         loaded = {point.id: point for point in points.load(ids)}
         return coverage.statuses([loaded[each] for each in ids if each in loaded])
 
-    request = RestoreRequest(as_of_ms=parse_instant(as_of), accept=Restores.UNPROVEN)
+    request = RestoreRequest(as_of_ms=parse_instant(as_of), accept=Restorability.UNPROVEN)
     choice = choose(points.instants(), evaluate, request)
     if choice.status is None:
         refusal = choice.refusals[0]

@@ -66,7 +66,7 @@ def _show_plan(plan: ExpirePlan) -> None:
             ),
         )
     dropped = sum(change.bytes for change in plan.changes if change.what is Change.DROP)
-    folded = sum(change.bytes for change in plan.changes if change.what is Change.FOLD)
+    folded = sum(change.bytes for change in plan.changes if change.what is Change.COMPACT)
     snapshots = sum(snapshot.bytes for snapshot in plan.snapshots)
     _show_notes(plan)
     click.echo(

@@ -96,10 +96,10 @@ def _newest(found: ApplicationInfo, now_ms: int) -> str:
         return f"{exact.id} is exact ({_ago(exact.taken_at_ms, now_ms)})"
     if covered is not None and covered == found.newest_enough:
         ago = _ago(covered.taken_at_ms, now_ms)
-        return f"{covered.id} is {covered.gives}, like the application ({ago})"
+        return f"{covered.id} is {covered.restorability}, like the application ({ago})"
     if covered is not None:
         ago = _ago(covered.taken_at_ms, now_ms)
-        return f"{covered.id} is {covered.gives} ({ago}); no point is exact"
+        return f"{covered.id} is {covered.restorability} ({ago}); no point is exact"
     if found.newest_point is None:
         return "none"
     ago = _ago(found.newest_point.taken_at_ms, now_ms)

@@ -3,7 +3,7 @@
 import time
 
 from kstreams_assets.calendar import WindowCalendar
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.repository.coverage import newest_restorable
 from kstreams_assets.settings import ApplicationSettings
@@ -26,8 +26,8 @@ def outage_now(settings: ApplicationSettings) -> str:
         f" from {iso_time(point.taken_at_ms)}"
     )
     if found.enough is None:
-        return f"{text} and is only {point.gives}."
-    if point.gives is Restores.AT_LEAST_ONCE:
+        return f"{text} and is only {point.restorability}."
+    if point.restorability is Restorability.AT_LEAST_ONCE:
         return f"{text} and is at_least_once, like the application."
     return f"{text}."
 

@@ -103,7 +103,7 @@ def list_points(
                 status.guarantee.value,
                 _yes(status.sealed),
                 _yes(status.covered),
-                status.gives.value,
+                status.restorability.value,
                 pins.get(status.id, ""),
                 status.reason,
             ]
@@ -191,8 +191,8 @@ def _show(settings: ApplicationSettings, point: RecoveryPoint, *, as_json: bool)
     print_table(
         f"Recovery point {point.id} of {point.application_id}: {point.guarantee} by"
         f" {point.method}, {iso_time(point.taken_at_ms)}, {point.took_ms} ms."
-        f" {point.reason}\n{_sealing(point)} Restorability from the backups: {status.gives}."
-        f" {status.reason}",
+        f" {point.reason}\n{_sealing(point)} Restorability from the backups:"
+        f" {status.restorability}. {status.reason}",
         *POSITION.table(positions(point)),
     )
     if point.other_groups:
@@ -218,7 +218,7 @@ def _statuses(
     settings: ApplicationSettings, points: Sequence[RecoveryPoint]
 ) -> Sequence[PointStatus]:
     return (
-        Repository.open(settings).reading(settings, look_s=math.inf).statuses(points)
+        Repository.open(settings).reading(settings, inspect_timeout_s=math.inf).statuses(points)
         if points
         else []
     )
@@ -231,7 +231,7 @@ def _document(
         **Repository.open(settings).points.plain(point),
         "taken_at": iso_time(point.taken_at_ms),
         "covered": status.covered,
-        "gives": status.gives.value,
+        "gives": status.restorability.value,
         "gives_reason": status.reason,
         "repeats_at_most": dict(sorted(point.repeats_at_most.items())),
     }

@@ -31,7 +31,7 @@ from kstreams_assets.restore.context import RunContext
 from kstreams_assets.restore.deadline import Deadline
 from kstreams_assets.restore.job import RestoreJob
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.planner import LOOK_S
+from kstreams_assets.restore.planner import INSPECT_TIMEOUT_S
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.result import Phase, Progress, RestoreResult
 from kstreams_assets.restore.target import local_name_of, open_target
@@ -60,7 +60,7 @@ def plan(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) 
     """
     with open_target(settings, request) as target:
         planned = RestoreJob(evaluate_restore, require_complete).plan(
-            settings, request, target, look_s=LOOK_S
+            settings, request, target, inspect_timeout_s=INSPECT_TIMEOUT_S
         )
     if as_json:
         print_json(report.document(planned))

@@ -18,12 +18,12 @@ from kstreams_assets.completeness.repeats import Repeats
 from kstreams_assets.completeness.runnable import Verifiability
 from kstreams_assets.model.point import (
     PartitionCut,
-    PartitionLife,
+    PartitionIncarnation,
     RecoveryPoint,
     WantedPartition,
     no_point,
 )
-from kstreams_assets.model.restorability import PointStatus, Restores, Yardstick
+from kstreams_assets.model.restorability import PointStatus, Restorability, Yardstick
 from kstreams_assets.model.snapshot import TableStore
 from kstreams_assets.model.spans import GapCause, Window
 from kstreams_assets.offsets import OffsetRange
@@ -112,7 +112,7 @@ class ContentPlanner:
         self.view = Repository.open(settings).reading(settings)
         stores = [view.store for view in views_of(settings).values() if view.store is not None]
         self.states = self.view.states(stores)
-        self._whole: dict[tuple[PartitionLife, ...], LogSource | None] = {}
+        self._whole: dict[tuple[PartitionIncarnation, ...], LogSource | None] = {}
 
     def at(self, evaluation_point: EvaluationPoint) -> "PointPlanner":
         """Return the planner for one evaluation point."""
@@ -145,7 +145,7 @@ class ContentPlanner:
         """Topics with missing records: compaction removed them before the backup, or `expire`
         deleted them."""
         ledger = Repository.open(self.settings).ledger
-        causes = {GapCause.COMPACTED, GapCause.FOLDED, GapCause.EXPIRED}
+        causes = {GapCause.COMPACTED, GapCause.COMPACTED_BY_EXPIRE, GapCause.EXPIRED}
         return ledger.topics_with_gap(self.backed_up, causes)
 
     def _files(self, topic: str, parts: Sequence[WantedPartition]) -> tuple[LogSource, float]:
@@ -334,7 +334,7 @@ class PointPlanner:
 
     def _repeats(self) -> Repeats | None:
         """Return the possible number of repeated records; None for an exactly-once application."""
-        if self._shared.yardstick.least is not Restores.AT_LEAST_ONCE:
+        if self._shared.yardstick.least is not Restorability.AT_LEAST_ONCE:
             return None
         point, before = self.evaluation_point.point, self.evaluation_point.before
         return Repeats(
@@ -376,13 +376,13 @@ class PointPlanner:
 
 
 def _verifiability_of(statuses: Sequence[PointStatus]) -> Verifiability:
-    reasons = {status.gives: status.reason for status in statuses}
+    reasons = {status.restorability: status.reason for status in statuses}
     for status in statuses:
-        if status.gives is Restores.NOTHING:
+        if status.restorability is Restorability.NOTHING:
             return Verifiability(not_covered=f"Recovery point {status.id}: {status.reason}")
     return Verifiability(
-        repeats=reasons.get(Restores.AT_LEAST_ONCE, "").rstrip("."),
-        unproven=reasons.get(Restores.UNPROVEN, ""),
+        repeats=reasons.get(Restorability.AT_LEAST_ONCE, "").rstrip("."),
+        unproven=reasons.get(Restorability.UNPROVEN, ""),
     )
 
 

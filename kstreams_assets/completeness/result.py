@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kstreams_assets.app.names import folded
+from kstreams_assets.app.names import sanitize_name
 from kstreams_assets.app.rules import CompletenessRule, Place, Scope
 from kstreams_assets.checks import Severity
 from kstreams_assets.errors import ConfigurationError
@@ -81,7 +81,7 @@ def _of_rule(rule: CompletenessRule) -> RuleCheck:
     )
     return RuleCheck(
         rule=rule.name,
-        name=folded(rule.name),
+        name=sanitize_name(rule.name),
         claim=" ".join(part for part in parts if part),
         blocking=rule.blocking and rule.severity is Severity.ERROR,
     )
@@ -91,7 +91,7 @@ def _of_store(store: str, source: str) -> RuleCheck:
     rule = f"{RULE_PREFIX}{store}"
     return RuleCheck(
         rule=rule,
-        name=folded(rule),
+        name=sanitize_name(rule),
         claim=(
             f"Store `{store}`, recomputed from `{source}`, matches its snapshot or changelog. Red:"
             " the evaluation lists the differing keys. If late records or a restart may have"

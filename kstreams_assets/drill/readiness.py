@@ -368,7 +368,7 @@ class Evidence:
     @cached_property
     def view(self) -> View:
         """One state of the tables, with all files on a disk inspected."""
-        return self._repo.reading(self.settings, look_s=math.inf)
+        return self._repo.reading(self.settings, inspect_timeout_s=math.inf)
 
     @cached_property
     def restorable(self) -> Restorable:

@@ -10,7 +10,7 @@ import yaml
 
 from kstreams_assets.checks import Severity
 from kstreams_assets.model.drill import ObjectiveResult, StoredDrill
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.rule_results import Outcome, RuleResult
 from kstreams_assets.public_form import (
     DAGSTER,
@@ -163,14 +163,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was restored, and from which point; `gives` as in `Restores`.
+    """What was restored, and from which point; `restorability` as in `Restorability`.
 
     `notes` and `retention` are what the plan and the topics' own retention say of it.
     """
 
     point_id: str
     point_taken_at_ms: int
-    gives: str
+    restorability: str
     records: int
     bytes: int
     input_records: int
@@ -438,11 +438,11 @@ def _risks(report: DrillReport) -> Iterator[str]:
         yield verdict.explanation
     restored = report.restored
     if restored is not None:
-        if restored.gives != Restores.EXACT:
-            missing = "" if restored.gives == Restores.AT_LEAST_ONCE else " or missing"
+        if restored.restorability != Restorability.EXACT:
+            missing = "" if restored.restorability == Restorability.AT_LEAST_ONCE else " or missing"
             yield (
-                f"The recovery point is {restored.gives.replace('_', ' ')} only: records may be"
-                f" processed again{missing}."
+                f"The recovery point is {restored.restorability.replace('_', ' ')} only: records"
+                f" may be processed again{missing}."
             )
         yield from restored.notes
         yield from _few(restored.retention)
@@ -502,7 +502,7 @@ def summary(report: DrillReport) -> list[str]:
     if restored is not None:
         lines += [
             f"Recovery point: {restored.point_id} of {iso_time(restored.point_taken_at_ms)},"
-            f" restorability {restored.gives}.",
+            f" restorability {restored.restorability}.",
             f"Restored: {restored.records:,} records, {restored.bytes:,} bytes, read back and"
             " compared.",
         ]
@@ -587,7 +587,7 @@ def _took(phase: Phase) -> Value:
 
 
 _POINT: Final = Form(
-    Restored, "id=point_id", Value("takenAt", Timestamp, "point_taken_at_ms"), "gives"
+    Restored, "id=point_id", Value("takenAt", Timestamp, "point_taken_at_ms"), "gives=restorability"
 )
 _PHASE: Final = Form(
     PhaseMeasure,

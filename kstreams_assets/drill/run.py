@@ -170,7 +170,7 @@ def restored_of(
     return Restored(
         point_id=point.id,
         point_taken_at_ms=point.taken_at_ms,
-        gives=plan.gives.value,
+        restorability=plan.restorability.value,
         records=plan.records,
         bytes=plan.bytes,
         input_records=sum(t.records for t in plan.topics if t.roles.is_input),

@@ -18,7 +18,7 @@ from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.damage import Verified
 from kstreams_assets.model.point import Guarantee, Method, PointInstant, in_order
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.spans import SpanKind
 from kstreams_assets.model.tables import CONTROL_TABLES
 from kstreams_assets.public_form import Form, Timestamp, Value
@@ -118,8 +118,8 @@ class WarehouseInfo:
 _APPLICATION: Final = Form(
     ApplicationInfo,
     "application_id points pinned newest_point=newest_point.id oldest_point=oldest_point.id",
-    "newest_exact=newest_exact.id newest_covered=newest_covered.id gives=newest_covered.gives",
-    "windows put_together due",
+    "newest_exact=newest_exact.id newest_covered=newest_covered.id",
+    "gives=newest_covered.restorability windows put_together due",
     Value("backed_up_to", Timestamp, "backed_up_to_ms"),
     "records bytes bytes_by_role saved_bytes ktable_bytes growth_bytes_per_day=growth_per_day",
     Value("verified_at", Timestamp, "verified.any_at_ms"),
@@ -273,7 +273,7 @@ def _expires(
             Guarantee.EXACT if exact else Guarantee.AT_LEAST_ONCE,
             instant.sealed,
             covered=True,
-            gives=Restores.EXACT if exact else Restores.AT_LEAST_ONCE,
+            restorability=Restorability.EXACT if exact else Restorability.AT_LEAST_ONCE,
             reason=NOT_BACKED_UP,
         )
 

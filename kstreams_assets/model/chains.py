@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kstreams_assets.model.point import PartitionLife
+from kstreams_assets.model.point import PartitionIncarnation
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 
@@ -30,7 +30,7 @@ class StoredSpan:
     the files do not match the ledger (`complete` is False). `first_hole` is the lowest offset that
     may have been removed before the span was read; if that was not inspected, the first offset.
 
-    A span may cover several consecutive windows (see `folded`): `window` is the first,
+    A span may cover several consecutive windows (see `merge_spans`): `window` is the first,
     `last_window` the last of them, `recorded_at_ms` the earliest time at which offsets of them were
     recorded.
     """
@@ -77,7 +77,7 @@ class StoredSpan:
         return RangeSet.of(self.start, self.end, without=self.unread)
 
     @property
-    def life(self) -> PartitionLife:
+    def life(self) -> PartitionIncarnation:
         """The partition of this incarnation of its topic."""
         return self.partition.topic, self.partition.partition, self.topic_id
 
@@ -92,7 +92,7 @@ class StoredSpan:
         return not self.continues or self.log_start >= self.start
 
 
-def folded(
+def merge_spans(
     spans: Iterable[StoredSpan], *, holes_matter: Set[str] | None = None
 ) -> list[StoredSpan]:
     """Merge neighbouring spans if that changes no answer of their chain.
@@ -308,9 +308,9 @@ class LateHole:
         )
 
 
-def chains_of(spans: Iterable[StoredSpan]) -> dict[PartitionLife, Chain]:
+def chains_of(spans: Iterable[StoredSpan]) -> dict[PartitionIncarnation, Chain]:
     """Sort spans into chains."""
-    grouped: dict[PartitionLife, list[StoredSpan]] = defaultdict(list)
+    grouped: dict[PartitionIncarnation, list[StoredSpan]] = defaultdict(list)
     for span in spans:
         grouped[span.life].append(span)
     return {life: Chain(of_life) for life, of_life in grouped.items()}

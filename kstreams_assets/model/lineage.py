@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.model.point import PartitionLife, RecoveryPoint
+from kstreams_assets.model.point import PartitionIncarnation, RecoveryPoint
 from kstreams_assets.model.restored_ranges import RestoredRange
 from kstreams_assets.model.restores import StoredRestore
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
@@ -37,14 +37,14 @@ class Origins:
     those of the backups.
     """
 
-    def __init__(self, by_life: Mapping[PartitionLife, RestoredRange]) -> None:
+    def __init__(self, by_life: Mapping[PartitionIncarnation, RestoredRange]) -> None:
         self._by_life = by_life
 
-    def get(self, life: PartitionLife) -> RestoredRange | None:
+    def get(self, life: PartitionIncarnation) -> RestoredRange | None:
         """The restored range of a log; None if no restore wrote it."""
         return self._by_life.get(life)
 
-    def items(self) -> Iterable[tuple[PartitionLife, RestoredRange]]:
+    def items(self) -> Iterable[tuple[PartitionIncarnation, RestoredRange]]:
         """The logs, and the restored range of each."""
         return self._by_life.items()
 
@@ -73,13 +73,13 @@ class Continuation:
     last: RecoveryPoint
     origins: Origins
 
-    def is_left(self, life: PartitionLife) -> bool:
+    def is_left(self, life: PartitionIncarnation) -> bool:
         """Whether a log is the one that the restore replaced."""
         topic, partition, topic_id = life
         cut = self.point.cut(TopicPartitionId(topic, partition))
         return cut is not None and cut.topic_id == topic_id
 
-    def not_restored(self, life: PartitionLife, backed_up: int) -> OffsetRange:
+    def not_restored(self, life: PartitionIncarnation, backed_up: int) -> OffsetRange:
         """Offsets of a replaced log, from the restored point up to the last known one.
 
         `backed_up` is the end of its backups. Later offsets are unknown.

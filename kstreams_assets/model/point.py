@@ -43,7 +43,7 @@ class Method(StrEnum):
     OFFSETS_FIRST = "offsets_first"
 
 
-PartitionLife = tuple[str, int, str]
+PartitionIncarnation = tuple[str, int, str]
 """Topic, partition, and the id of the incarnation of its log."""
 
 
@@ -75,7 +75,7 @@ class PartitionCut:
         return TopicPartitionId(self.topic, self.partition)
 
     @property
-    def life(self) -> "PartitionLife":
+    def life(self) -> "PartitionIncarnation":
         """The partition of one topic incarnation, in which offsets keep their meaning."""
         return self.topic, self.partition, self.topic_id
 

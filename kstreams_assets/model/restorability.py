@@ -9,7 +9,7 @@ from kstreams_assets.model.point import CLOCK_STEP_MS, Guarantee, Method, PointI
 from kstreams_assets.texts import iso_time
 
 
-class Restores(StrEnum):
+class Restorability(StrEnum):
     """The guarantee of a restore of a recovery point from the backups.
 
     `unproven`: all records that could still be read are there, but compaction may have removed
@@ -22,11 +22,11 @@ class Restores(StrEnum):
     NOTHING = "nothing"
 
 
-RANK: Final[Mapping[Restores, int]] = {
-    Restores.EXACT: 3,
-    Restores.AT_LEAST_ONCE: 2,
-    Restores.UNPROVEN: 1,
-    Restores.NOTHING: 0,
+RANK: Final[Mapping[Restorability, int]] = {
+    Restorability.EXACT: 3,
+    Restorability.AT_LEAST_ONCE: 2,
+    Restorability.UNPROVEN: 1,
+    Restorability.NOTHING: 0,
 }
 """Better guarantees have higher numbers."""
 
@@ -41,7 +41,7 @@ class PointStatus:
     guarantee: Guarantee
     sealed: bool
     covered: bool
-    gives: Restores
+    restorability: Restorability
     reason: str
     repeats_at_most: int | None = None
     """Maximum number of records that a restore may process twice, see the point's; None:
@@ -69,15 +69,15 @@ class Yardstick:
     declared: bool = False
 
     @property
-    def least(self) -> Restores:
+    def least(self) -> Restorability:
         """The minimum guarantee of a restore."""
         if self.guarantee is Guarantee.AT_LEAST_ONCE:
-            return Restores.AT_LEAST_ONCE
-        return Restores.EXACT
+            return Restorability.AT_LEAST_ONCE
+        return Restorability.EXACT
 
-    def accepts(self, gives: Restores) -> bool:
+    def accepts(self, restorability: Restorability) -> bool:
         """Whether this restorability reaches the application's guarantee."""
-        return RANK[gives] >= RANK[self.least]
+        return RANK[restorability] >= RANK[self.least]
 
     def __str__(self) -> str:
         """One sentence for people."""
@@ -119,7 +119,7 @@ class Restorable:
     @property
     def enough(self) -> PointStatus | None:
         """The newest covered point with the application's own guarantee."""
-        if self.yardstick and self.covered and self.yardstick.accepts(self.covered.gives):
+        if self.yardstick and self.covered and self.yardstick.accepts(self.covered.restorability):
             return self.covered
         return self.exact
 
@@ -153,9 +153,9 @@ def recovery_point_age(status: PointStatus | None, now_ms: int) -> float | None:
     return max(now_ms - status.taken_at_ms, 0) / 1000
 
 
-def counts(statuses: Iterable[PointStatus]) -> dict[Restores, int]:
+def counts(statuses: Iterable[PointStatus]) -> dict[Restorability, int]:
     """The number of points with each restorability."""
-    found = dict.fromkeys(Restores, 0)
+    found = dict.fromkeys(Restorability, 0)
     for status in statuses:
-        found[status.gives] += 1
+        found[status.restorability] += 1
     return found

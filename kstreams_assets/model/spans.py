@@ -139,7 +139,7 @@ class GapCause(StrEnum):
     UNEXPLAINED = "unexplained"
     NOT_EXAMINED = "not_examined"
     """The log could not be read or inspected in time; the next run repeats it."""
-    FOLDED = "folded"
+    COMPACTED_BY_EXPIRE = "folded"
     """Earlier values of keys, which `expire` omitted when it merged windows."""
     EXPIRED = "expired"
     """No kept recovery point needs them; `expire` dropped them."""

@@ -29,11 +29,11 @@ from kstreams_assets.orchestration.keys import (
     backup_key,
     backups_sensor,
     completeness_key,
-    folded,
     group,
     ktable_key,
     pool,
     recovery_points_key,
+    sanitize_name,
     topic_key,
     window_partitions,
 )
@@ -271,7 +271,7 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     fields = declared_fields(table_stores(settings), settings)
 
     @dg.multi_asset(
-        name=f"backup_{folded(settings.application_id)}",
+        name=f"backup_{sanitize_name(settings.application_id)}",
         specs=[_spec(k, t, settings, fields.get(t.name, {})) for k, t in by_key.items()],
         check_specs=window_check_specs({k: topic_checks(t) for k, t in by_key.items()}, partitions),
         partitions_def=partitions,

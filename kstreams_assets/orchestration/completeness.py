@@ -25,10 +25,10 @@ from kstreams_assets.orchestration.keys import (
     backup_key,
     completeness_key,
     completeness_pool,
-    folded,
     group,
     ktable_key,
     recovery_points_key,
+    sanitize_name,
     window_partitions,
 )
 from kstreams_assets.orchestration.metadata import Values, metadata, table
@@ -164,7 +164,7 @@ def build_completeness_assets(settings: ApplicationSettings) -> list[dg.AssetsDe
     partitions = window_partitions(settings.windows)
 
     @dg.multi_asset(
-        name=f"completeness_{folded(application_id)}",
+        name=f"completeness_{sanitize_name(application_id)}",
         specs=[_spec(key, settings, checks)],
         check_specs=window_check_specs({key: {c.name: c.claim for c in checks}}, partitions),
         partitions_def=partitions,

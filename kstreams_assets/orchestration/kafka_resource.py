@@ -12,7 +12,7 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.librdkafka import librdkafka_config
-from kstreams_assets.orchestration.keys import folded
+from kstreams_assets.orchestration.keys import sanitize_name
 from kstreams_assets.settings import ApplicationSettings
 
 
@@ -98,7 +98,9 @@ _FIELDS: Final = {*KafkaResource.model_fields}
 
 def kafka_key(application_id: str, target: str | None = None) -> str:
     """The key of the resource of an application's cluster, or of one of its targets."""
-    return f"kafka_{folded(application_id)}" + (f"__{folded(target)}" if target else "")
+    return f"kafka_{sanitize_name(application_id)}" + (
+        f"__{sanitize_name(target)}" if target else ""
+    )
 
 
 def kafka_resources(settings: ApplicationSettings) -> Mapping[str, KafkaResource]:

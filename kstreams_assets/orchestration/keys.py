@@ -9,7 +9,7 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.app.names import folded as folded
+from kstreams_assets.app.names import sanitize_name as sanitize_name
 from kstreams_assets.calendar import WindowCalendar, key_format, not_understood, start_of
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.orchestration.translator import AssetKind, key_of
@@ -44,14 +44,14 @@ DRILL_POOL: Final = "kstreams_drills"
 
 
 def refuse_collisions(names: Iterable[str]) -> None:
-    """Refuse names of which two fold to the same identifier.
+    """Refuse names of which two have the same identifier in Dagster.
 
     Raises:
         ConfigurationError: It names the two.
     """
     seen: dict[str, str] = {}
     for name in sorted(set(names)):
-        other = seen.setdefault(folded(name), name)
+        other = seen.setdefault(sanitize_name(name), name)
         if other != name:
             raise collision(other, name)
 
@@ -139,62 +139,62 @@ def restorable_key(settings: ApplicationSettings) -> dg.AssetKey:
 
 def group(application_id: str, part: str) -> str:
     """The group of an application's topics, backups and so on."""
-    return f"{folded(application_id)}/{part}"
+    return f"{sanitize_name(application_id)}/{part}"
 
 
 def restore_op(application_id: str) -> str:
     """The op that restores topics, whose configuration is that of a restore."""
-    return f"restore_{folded(application_id)}"
+    return f"restore_{sanitize_name(application_id)}"
 
 
 def restore_job(application_id: str) -> str:
     """The job that restores an application."""
-    return f"{folded(application_id)}_restore"
+    return f"{sanitize_name(application_id)}_restore"
 
 
 def drill_job(application_id: str) -> str:
     """The job that makes a drill of an application."""
-    return f"{folded(application_id)}_drill"
+    return f"{sanitize_name(application_id)}_drill"
 
 
 def pool(application_id: str) -> str:
     """The pool (size 1) that keeps an application's tables to one writing process."""
-    return f"kstreams_{folded(application_id)}"
+    return f"kstreams_{sanitize_name(application_id)}"
 
 
 def restore_pool(application_id: str) -> str:
     """The pool (size 1) that keeps an application to one restore at a time."""
-    return f"kstreams_restore_{folded(application_id)}"
+    return f"kstreams_restore_{sanitize_name(application_id)}"
 
 
 def completeness_pool(application_id: str) -> str:
     """The pool (size 1) that keeps an application to one evaluation of its rules at a time."""
-    return f"kstreams_completeness_{folded(application_id)}"
+    return f"kstreams_completeness_{sanitize_name(application_id)}"
 
 
 def recovery_points_sensor(application_id: str) -> str:
     """The sensor that takes an application's recovery points."""
-    return f"{folded(application_id)}_recovery_points"
+    return f"{sanitize_name(application_id)}_recovery_points"
 
 
 def backups_sensor(application_id: str) -> str:
     """The sensor that requests an application's backups."""
-    return f"{folded(application_id)}_backups"
+    return f"{sanitize_name(application_id)}_backups"
 
 
 def reports_sensor(application_id: str) -> str:
     """The sensor that reports what the ledger has and Dagster has not."""
-    return f"{folded(application_id)}_reports"
+    return f"{sanitize_name(application_id)}_reports"
 
 
 def restorable_sensor(application_id: str) -> str:
     """The sensor that evaluates whether an application could be restored right now."""
-    return f"{folded(application_id)}_restorable"
+    return f"{sanitize_name(application_id)}_restorable"
 
 
 def follow_up_sensor(application_id: str) -> str:
     """The sensor that requests KTables and rules of windows that are backed up."""
-    return f"{folded(application_id)}_follow_up"
+    return f"{sanitize_name(application_id)}_follow_up"
 
 
 with warnings.catch_warnings():

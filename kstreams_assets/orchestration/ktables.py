@@ -19,12 +19,12 @@ from kstreams_assets.orchestration.check_events import window_check_events, wind
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
     backup_key,
-    folded,
     group,
     ktable_key,
     pool,
     recovery_points_key,
     refuse_collisions,
+    sanitize_name,
     topic_key,
     window_partitions,
 )
@@ -204,7 +204,7 @@ def build_ktable_assets(settings: ApplicationSettings) -> list[dg.AssetsDefiniti
     partitions = window_partitions(settings.windows)
 
     @dg.multi_asset(
-        name=f"ktable_{folded(settings.application_id)}",
+        name=f"ktable_{sanitize_name(settings.application_id)}",
         specs=[_spec(key, store, settings) for key, store in by_key.items()],
         check_specs=window_check_specs(dict.fromkeys(by_key, KTABLE_CHECKS), partitions),
         partitions_def=partitions,

@@ -28,12 +28,12 @@ RECENCY: Final = Form(
         DAGSTER,
         "newest_restorable_point=restorable.enough.id",
         Value("newest_restorable_point_taken_at", Timestamp, "restorable.enough.taken_at_ms"),
-        "newest_restorable_point_gives=restorable.enough.gives",
+        "newest_restorable_point_gives=restorable.enough.restorability",
         Value("recovery_point_age_s", of=lambda r: r.age_s and round(r.age_s, 1)),
         "recovery_point_objective_s=objective_s",
         "newest_covered_point=restorable.lesser.id",
         Value("newest_covered_point_taken_at", Timestamp, "restorable.lesser.taken_at_ms"),
-        "newest_covered_point_gives=restorable.lesser.gives",
+        "newest_covered_point_gives=restorable.lesser.restorability",
     ),
 )
 """The newest points that can be restored, and how old they are."""
@@ -54,7 +54,7 @@ class ListedPoint:
 LISTED_POINT: Final = Form(
     ListedPoint,
     Value("taken_at", Timestamp, "status.taken_at_ms"),
-    Value("restores", of="status.gives", text="What a restore gives now"),
+    Value("restores", of="status.restorability", text="What a restore gives now"),
     Value("guarantee", of="status.guarantee", text="Guarantee of the point itself"),
     Value("covered", of="status.covered", text="Whether backups hold everything below its ends"),
     Value("recovery_point", of="status.id"),
@@ -130,7 +130,7 @@ def check_result(settings: ApplicationSettings, recency: Recency) -> dg.AssetChe
 
 def _counts(statuses: list[PointStatus]) -> Values:
     values = {
-        f"points_that_restore_{gives}": dg.MetadataValue.int(count)
-        for gives, count in counts(statuses).items()
+        f"points_that_restore_{restorability}": dg.MetadataValue.int(count)
+        for restorability, count in counts(statuses).items()
     }
     return {"points_judged": dg.MetadataValue.int(len(statuses)), **values}

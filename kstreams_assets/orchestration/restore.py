@@ -26,7 +26,6 @@ from kstreams_assets.orchestration.keys import (
     UP_TO_THE_OPEN_WINDOW,
     backup_key,
     collision,
-    folded,
     group,
     group_offsets_key,
     ktable_key,
@@ -37,6 +36,7 @@ from kstreams_assets.orchestration.keys import (
     restore_key,
     restore_op,
     restore_pool,
+    sanitize_name,
 )
 from kstreams_assets.orchestration.metadata import Values, metadata, table
 from kstreams_assets.orchestration.restore_config import (
@@ -416,7 +416,7 @@ def _topics_asset(
     by_key = {restore_key(settings, t.name): t for t in restorable_topics(settings)}
     for topic in by_key.values():
         for taken in taken_names(settings):
-            if folded(topic.name) == taken:
+            if sanitize_name(topic.name) == taken:
                 raise collision(topic.name, taken)
 
     @dg.multi_asset(

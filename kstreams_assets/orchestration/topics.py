@@ -7,9 +7,9 @@ import dagster as dg
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.orchestration.keys import (
     collision,
-    folded,
     group,
     refuse_collisions,
+    sanitize_name,
     topic_key,
 )
 from kstreams_assets.orchestration.translator import APPLICATION_TAG
@@ -129,4 +129,4 @@ def _joined(specs: Iterable[dg.AssetSpec]) -> dg.AssetSpec:
 
 
 def _also_of(tags: Mapping[str, str]) -> dict[str, str]:
-    return {f"kstreams/app-{folded(tags[APPLICATION_TAG])}": ""}
+    return {f"kstreams/app-{sanitize_name(tags[APPLICATION_TAG])}": ""}

@@ -11,10 +11,10 @@ from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
     backup_key,
     expire_key,
-    folded,
     group,
     pool,
     recovery_points_key,
+    sanitize_name,
     second_copy_key,
     verification_key,
 )
@@ -74,7 +74,7 @@ def schedules(
     on, off = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
     return [
         dg.ScheduleDefinition(
-            name=f"{folded(settings.application_id)}_{name}",
+            name=f"{sanitize_name(settings.application_id)}_{name}",
             target=[key],
             cron_schedule=cron,
             execution_timezone="UTC",

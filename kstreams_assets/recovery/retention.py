@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.model.point import PointInstant, effective_points, in_order
 from kstreams_assets.model.point_bounds import at_edges
-from kstreams_assets.model.restorability import RANK, PointStatus, Restores
+from kstreams_assets.model.restorability import RANK, PointStatus, Restorability
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, KeepSettings, KeptLogs
@@ -233,15 +233,17 @@ def _policy_lines(
         best = (_best(of_it, status_of) for of_it in of_period.values())
         yield line.name, [point_id for point_id in best if point_id is not None]
     backed_up = [i for i in ordered if i.effective_at_ms < backed_up_to_ms]
-    exact = (i.id for i in reversed(backed_up) if _restorability(status_of, i.id) is Restores.EXACT)
+    exact = (
+        i.id for i in reversed(backed_up) if _restorability(status_of, i.id) is Restorability.EXACT
+    )
     yield MINIMUM, [point_id for point_id, _ in zip(exact, range(policy.minimum), strict=False)]
     if ordered:
         yield NEWEST, {ordered[-1].id, effective_points(ordered)[-1].id}
 
 
-def _restorability(status_of: StatusOf, point_id: str) -> Restores:
+def _restorability(status_of: StatusOf, point_id: str) -> Restorability:
     status = status_of(point_id)
-    return Restores.NOTHING if status is None else status.gives
+    return Restorability.NOTHING if status is None else status.restorability
 
 
 def _best(instants: Sequence[PointInstant], status_of: StatusOf) -> str | None:
@@ -251,7 +253,7 @@ def _best(instants: Sequence[PointInstant], status_of: StatusOf) -> str | None:
         rank = RANK[_restorability(status_of, instant.id)]
         if rank and (best is None or rank > best[0]):
             best = rank, instant.id
-        if rank == RANK[Restores.EXACT]:
+        if rank == RANK[Restorability.EXACT]:
             break
     return None if best is None else best[1]
 

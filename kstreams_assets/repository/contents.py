@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.model.chains import Chain, StoredSpan, chains_of, folded
+from kstreams_assets.model.chains import Chain, StoredSpan, chains_of, merge_spans
 from kstreams_assets.model.damage import NOTHING_DAMAGED, Damage, DamagedSpans
 from kstreams_assets.model.data_files import (
     By,
@@ -35,7 +35,7 @@ from kstreams_assets.model.files import WrittenFile, path_in_table
 from kstreams_assets.model.numbered import distinct
 from kstreams_assets.model.point import (
     PartitionCut,
-    PartitionLife,
+    PartitionIncarnation,
     RecoveryPoint,
     WantedPartition,
     topic_id_of,
@@ -50,7 +50,7 @@ from kstreams_assets.repository.ledger import facts_in
 from kstreams_assets.repository.points import NONE_SAVED
 from kstreams_assets.repository.prefixes import Prefix, Prefixes
 from kstreams_assets.repository.records import SPAN, noted_files, payload_bytes
-from kstreams_assets.repository.repository import LOOK_S, Repository
+from kstreams_assets.repository.repository import INSPECT_TIMEOUT_S, Repository
 from kstreams_assets.store import StorePath, store_at
 from kstreams_assets.store.failures import storage_failures
 
@@ -69,7 +69,7 @@ _PLACE: Final = ["window", "topic", "partition", "first", "last"]
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class PartitionContents:
     """The stored part of the requested ranges of one partition.
 
     `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them are
@@ -103,10 +103,11 @@ class View(Repository):
         backed_up: Topics that are selected for backup; None: all of the application.
         closed: Closed windows that end after a time (epoch milliseconds), for the remedy of
             points that are not covered.
-        look_s: How long files are inspected before points are evaluated, see `Ledger.damaged`;
-            None: points are evaluated by the ledger alone, as if nothing was damaged.
-        look_at_wanted_s: How long files with requested records are inspected, if the warehouse
-            is on a disk; by default all are.
+        inspect_timeout_s: How long files are inspected before points are evaluated, see
+            `Ledger.damaged`; None: points are evaluated by the ledger alone, as if nothing was
+            damaged.
+        requested_inspect_timeout_s: How long files with requested records are inspected, if the
+            warehouse is on a disk; by default all are.
     """
 
     def __init__(
@@ -116,8 +117,8 @@ class View(Repository):
         *,
         backed_up: Collection[str] | None = None,
         closed: Callable[[int], Sequence[Window]] = lambda _: (),
-        look_s: float | None = LOOK_S,
-        look_at_wanted_s: float = math.inf,
+        inspect_timeout_s: float | None = INSPECT_TIMEOUT_S,
+        requested_inspect_timeout_s: float = math.inf,
     ) -> None:
         super().__init__(repo.warehouse, repo.application_id)
         self.known = repo.known.for_view()
@@ -129,12 +130,15 @@ class View(Repository):
         self._topics = names | self._backed_up
         self._changelogs = {t.name for t in application.with_role(TopicRole.CHANGELOG)}
         self._instead: tuple[str, tuple[StoredSpan, ...]] | None = None
-        self._look_s, self._look_left_s = look_s, look_at_wanted_s
+        self._inspect_timeout_s, self._inspect_left_s = (
+            inspect_timeout_s,
+            requested_inspect_timeout_s,
+        )
         self.files_unseen = 0
         """Files that may have requested records and were not inspected because time ran out."""
         self.files_damaged = False
         """Whether some inspected files are missing or have another size."""
-        if look_s is not None:
+        if inspect_timeout_s is not None:
             # It takes longest and runs in native code; the next caller gets its error as well.
             pool = ThreadPoolExecutor(1)
             # In a thread of its own it would not know the state at which a copy is read.
@@ -142,7 +146,7 @@ class View(Repository):
             pool.shutdown(wait=False)
         self.prefixes = Prefixes(self)
         self._chains = self._read_chains()
-        self._joined: dict[PartitionLife, PartitionFiles | None] = {}
+        self._joined: dict[PartitionIncarnation, PartitionFiles | None] = {}
         self._unchanged: set[StorePath] = set()
 
     def with_spans(self, topic: str, spans: Iterable[StoredSpan]) -> "View":
@@ -299,10 +303,10 @@ class View(Repository):
         """The damaged spans with requested records; their files have been inspected."""
         life = wanted.cut.life
         known = [self._damaged.inside(life, r.start, r.end) for r in wanted.ranges]
-        found = [*filter(None, known), *self._look_at(wanted)]
+        found = [*filter(None, known), *self._inspect(wanted)]
         return tuple(dict.fromkeys(found))
 
-    def _look_at(self, wanted: WantedPartition) -> Iterator[Damage]:
+    def _inspect(self, wanted: WantedPartition) -> Iterator[Damage]:
         """Check that each file that may have requested records exists and has its size."""
         if not store_at(self.warehouse.root).on_disk:
             # A store lists a thousand objects faster than it describes a few separately.
@@ -315,8 +319,8 @@ class View(Repository):
             return
         numbers = files.near(wanted.ranges)
         began = time.monotonic()
-        found = inspect(files.expected(numbers[::-1]), By.SIZE, until=began + self._look_left_s)
-        self._look_left_s -= time.monotonic() - began
+        found = inspect(files.expected(numbers[::-1]), By.SIZE, until=began + self._inspect_left_s)
+        self._inspect_left_s -= time.monotonic() - began
         self.files_unseen += len(numbers) - found.files
         self.files_damaged |= bool(found)
         yield from found
@@ -332,7 +336,7 @@ class View(Repository):
         """All files of a partition of the topic incarnation in a cut; None without any."""
         return self._log_of(wanted.cut.life)
 
-    def _log_of(self, life: PartitionLife) -> "PartitionFiles | None":
+    def _log_of(self, life: PartitionIncarnation) -> "PartitionFiles | None":
         """Its files, after those of the older log with restored records."""
         prefix = self.prefixes.get(life)
         if prefix is None:
@@ -380,19 +384,21 @@ class View(Repository):
             for (topic, number), of_it in zip(best.items(), facts, strict=True)
         }
 
-    def _read_chains(self) -> Mapping[PartitionLife, Chain]:
-        spans = self.ledger.folded_spans(self._topics, holes_matter=self._changelogs)
+    def _read_chains(self) -> Mapping[PartitionIncarnation, Chain]:
+        spans = self.ledger.merged_spans(self._topics, holes_matter=self._changelogs)
         if self._instead is not None:
             topic, others = self._instead
             spans = [span for span in spans if span.partition.topic != topic]
-            spans += folded(others, holes_matter=self._changelogs)
+            spans += merge_spans(others, holes_matter=self._changelogs)
         return self.prefixes.join(chains_of(spans))
 
     @cached_property
     def _damaged(self) -> DamagedSpans:
-        if self._look_s is None:
+        if self._inspect_timeout_s is None:
             return NOTHING_DAMAGED
-        return self.prefixes.join_damage(self.ledger.damaged(self._topics, look_s=self._look_s))
+        return self.prefixes.join_damage(
+            self.ledger.damaged(self._topics, inspect_timeout_s=self._inspect_timeout_s)
+        )
 
     @cached_property
     def _delete_retention_ms(self) -> Mapping[str, int]:
@@ -400,7 +406,7 @@ class View(Repository):
         return facts.delete_retention_ms(self._topics)
 
     @cached_property
-    def _files(self) -> "Mapping[PartitionLife, PartitionFiles]":
+    def _files(self) -> "Mapping[PartitionIncarnation, PartitionFiles]":
         compared = self.ledger.compared()
         if compared.found is None or compared.found.num_rows == 0:
             return {}
@@ -417,7 +423,7 @@ class View(Repository):
             self._chains = self._read_chains()
 
 
-class PointContents(Mapping[TopicPartitionId, Holding]):
+class PointContents(Mapping[TopicPartitionId, PartitionContents]):
     """The stored part of the requested partitions of one point, counted exactly."""
 
     def __init__(
@@ -427,7 +433,7 @@ class PointContents(Mapping[TopicPartitionId, Holding]):
         self._wanted = {one.cut.id: one for one in wanted}
         self._counted: dict[TopicPartitionId, _Counted] = {}
 
-    def __getitem__(self, partition: TopicPartitionId) -> Holding:
+    def __getitem__(self, partition: TopicPartitionId) -> PartitionContents:
         return self._count(partition).contents
 
     def __iter__(self) -> Iterator[TopicPartitionId]:
@@ -461,7 +467,7 @@ class PointContents(Mapping[TopicPartitionId, Holding]):
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    contents: Holding
+    contents: PartitionContents
     only_saved: pa.Table
 
 
@@ -509,7 +515,7 @@ class _Log:
         self.window_keys = [window_of(key) for key in windows.dictionary.to_pylist()]
         self.window: _Offsets = windows.indices.to_numpy()
 
-    def by_life(self) -> "dict[PartitionLife, PartitionFiles]":
+    def by_life(self) -> "dict[PartitionIncarnation, PartitionFiles]":
         """The files of each partition."""
         spans = self.spans
         life = np.zeros(spans.num_rows, np.int64)
@@ -731,10 +737,10 @@ class FileList(Sequence[SpanFile]):
 def _counted(contents: View, wanted: WantedPartition, saved: pa.Table) -> _Counted:
     damaged = contents.damaged(wanted)
     if damaged or not wanted.ranges:
-        return _Counted(Holding(damaged=damaged), saved.slice(0, 0))
+        return _Counted(PartitionContents(damaged=damaged), saved.slice(0, 0))
     saved = _inside(saved, wanted.ranges)
     offsets = saved["offset"].to_numpy()
-    files, stored, twice = contents.log(wanted), Holding(), _NONE
+    files, stored, twice = contents.log(wanted), PartitionContents(), _NONE
     if files is not None:
         stored, twice = _in_files(files, wanted.ranges, offsets)
     saved = saved.filter(pa.array(~np.isin(offsets, twice)))
@@ -754,7 +760,7 @@ def _counted(contents: View, wanted: WantedPartition, saved: pa.Table) -> _Count
 
 def _in_files(
     files: PartitionFiles, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
-) -> tuple[Holding, _Offsets]:
+) -> tuple[PartitionContents, _Offsets]:
     """The records in files of the ranges, and which of the saved offsets; opens few files."""
     numbers = files.near(ranges)
     first, last = files.first[numbers], files.last[numbers]
@@ -771,7 +777,7 @@ def _in_files(
         odd += count.odd_timestamps
         twice.append(count.saved_too)
     used = numbers[records > 0]
-    holding = Holding(
+    holding = PartitionContents(
         files=FileList(files, used),
         records=int(records.sum()),
         bytes=round(float((files.bytes_per_record[numbers] * records).sum())),

@@ -8,8 +8,8 @@ from kstreams_assets.model.point import PointInstant, in_order
 from kstreams_assets.model.restorability import (
     PointStatus,
     Recency,
+    Restorability,
     Restorable,
-    Restores,
     recovery_point_age,
 )
 from kstreams_assets.repository.contents import View
@@ -38,11 +38,13 @@ class _Search:
         restorable.
         """
         covered = self._search(self._instants, lambda status: status.covered)
-        if covered is None or covered.gives is Restores.EXACT:
+        if covered is None or covered.restorability is Restorability.EXACT:
             return covered, covered
         after = next(n for n, i in enumerate(self._instants, start=1) if i.id == covered.id)
         older = [i for i in self._instants[after:] if i.exact]
-        return self._search(older, lambda status: status.gives is Restores.EXACT), covered
+        return self._search(
+            older, lambda status: status.restorability is Restorability.EXACT
+        ), covered
 
     def _search(
         self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
@@ -153,7 +155,7 @@ def recovery_point_is_recent(
 def _explanation(found: Restorable, age_s: float | None, objective_s: int | None) -> str:
     texts: list[str] = []
     enough, kind = found.enough, "exact, covered point"
-    if enough and enough.gives is Restores.AT_LEAST_ONCE:
+    if enough and enough.restorability is Restorability.AT_LEAST_ONCE:
         kind = "covered at_least_once point, like the application,"
     if enough and age_s is not None:
         at = iso_time(enough.taken_at_ms)
@@ -165,13 +167,13 @@ def _explanation(found: Restorable, age_s: float | None, objective_s: int | None
             " its age is unknown. Set the clocks of the recorder and of this machine; the next"
             " point counts again."
         )
-    elif found.yardstick and found.yardstick.least is not Restores.EXACT:
+    elif found.yardstick and found.yardstick.least is not Restorability.EXACT:
         texts.append("No recovery point is both at_least_once and covered by backups.")
     else:
         texts.append("No recovery point is both exact and covered by backups.")
     if found.lesser:
         at = iso_time(found.lesser.taken_at_ms)
-        texts.append(f"The newest covered point is {found.lesser.gives} ({at}).")
+        texts.append(f"The newest covered point is {found.lesser.restorability} ({at}).")
     if found.lacking:
         texts.append(f"The newest point is missing topics of the application: {found.lacking}.")
     if objective_s is None:
@@ -187,6 +189,6 @@ def _explanation(found: Restorable, age_s: float | None, objective_s: int | None
 
 
 def _repeats(status: PointStatus) -> str:
-    if status.gives is not Restores.AT_LEAST_ONCE or status.repeats_at_most is None:
+    if status.restorability is not Restorability.AT_LEAST_ONCE or status.repeats_at_most is None:
         return ""
     return f" A restore of it processes at most {status.repeats_at_most:,} records again."

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.model.chains import DELETE_RETENTION_MS, Chain, StoredSpan
 from kstreams_assets.model.damage import NOTHING_DAMAGED, Damage, DamagedSpans
-from kstreams_assets.model.point import Guarantee, PartitionCut, PartitionLife, RecoveryPoint
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.point import Guarantee, PartitionCut, PartitionIncarnation, RecoveryPoint
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import RangeSet
 from kstreams_assets.texts import few
@@ -83,7 +83,7 @@ class RestorabilityEvaluator:
 
     def __init__(
         self,
-        chains: Mapping[PartitionLife, Chain],
+        chains: Mapping[PartitionIncarnation, Chain],
         *,
         roles: Mapping[str, TopicRoles],
         backed_up: Set[str],
@@ -114,23 +114,23 @@ class RestorabilityEvaluator:
     def _status(self, point: RecoveryPoint) -> PointStatus:
         found = self._findings(point)
         if point.damaged:
-            gives = Restores.NOTHING
+            restorability = Restorability.NOTHING
             reason = (
                 "It cannot be used: its row does not match the digest that was recorded when it"
                 " was taken. Restore the table recovery_points from a copy of the warehouse."
             )
         elif found.missing or found.absent:
-            gives, reason = Restores.NOTHING, self._not_covered(point, found)
+            restorability, reason = Restorability.NOTHING, self._not_covered(point, found)
         elif found.doubts:
             why = point.unsealed_because.rstrip(".")
-            gives = Restores.UNPROVEN
+            restorability = Restorability.UNPROVEN
             reason = f"{few(found.doubts, by='; ')}.{f' Not sealed: {why}.' if why else ''}"
         elif point.guarantee_of_cut is Guarantee.AT_LEAST_ONCE:
-            gives, reason = Restores.AT_LEAST_ONCE, point.reason
+            restorability, reason = Restorability.AT_LEAST_ONCE, point.reason
         elif point.sealed:
-            gives, reason = Restores.EXACT, "Sealed."
+            restorability, reason = Restorability.EXACT, "Sealed."
         else:
-            gives = Restores.EXACT
+            restorability = Restorability.EXACT
             reason = "Not sealed, but its changelogs were contiguous when they were backed up."
         return PointStatus(
             id=point.id,
@@ -138,8 +138,8 @@ class RestorabilityEvaluator:
             method=point.method,
             guarantee=point.guarantee,
             sealed=point.sealed,
-            covered=gives is not Restores.NOTHING,
-            gives=gives,
+            covered=restorability is not Restorability.NOTHING,
+            restorability=restorability,
             reason=reason + _notes(found),
             repeats_at_most=sum(point.repeats_at_most.values()),
             damaged=point.damaged or any(missing.damage for missing in found.missing),

@@ -58,7 +58,7 @@ class Known:
         self.verified = Verified()
         """Files on a disk whose contents match their names."""
         self.reduced: Recent[Any, dict[str, Any]] = Recent(64)
-        """The results of `Table.fold` for each file in use."""
+        """The results of `Table.reduce` for each file in use."""
         self.record_files: Recent[StorePath, tuple[Any, Any, int, bool]] = Recent(8)
         """Files of records tables, with the log just before, the version, and whether the table has
         all columns."""

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.model.chains import NEVER, Chain, StoredSpan, chains_of, folded
+from kstreams_assets.model.chains import NEVER, Chain, StoredSpan, chains_of, merge_spans
 from kstreams_assets.model.damage import NOTHING_DAMAGED, DamagedSpans
 from kstreams_assets.model.data_files import ExpectedFiles
 from kstreams_assets.model.numbered import distinct
@@ -110,13 +110,13 @@ class _Closed(_Done):
 
 
 @dataclass(frozen=True, slots=True)
-class _FoldedFile:
+class _MergedFile:
     """The spans in one file of the ledger, with neighbours merged."""
 
     holes_matter: frozenset[str]
 
     def __call__(self, rows: pa.Table) -> list[StoredSpan]:
-        return folded_rows(rows, holes_matter=self.holes_matter)
+        return merge_rows(rows, holes_matter=self.holes_matter)
 
 
 _ROWS = rows_of(LedgerEntry)
@@ -282,24 +282,24 @@ class Ledger:
         topics: Collection[str] | None = None,
         *,
         windows: Collection[str] | None = None,
-        look_s: float = math.inf,
+        inspect_timeout_s: float = math.inf,
     ) -> DamagedSpans:
         """The spans whose files do not match the ledger, see `Comparison`.
 
-        The files themselves are inspected for at most `look_s` seconds, starting where the last
-        call stopped: with 0 not at all, by default all of them. Ledger and log are only compared
-        again if one of them has changed.
+        The files themselves are inspected for at most `inspect_timeout_s` seconds, starting where
+        the last call stopped: with 0 not at all, by default all of them. Ledger and log are only
+        compared again if one of them has changed.
 
         Args:
             topics: Only spans of these.
             windows: Only spans of these; ledger and log are compared again.
-            look_s: See above.
+            inspect_timeout_s: See above.
 
         Raises:
             WarehouseError: The records table cannot be read.
         """
         compared = self.compared() if windows is None else self._compare(_chosen(windows, topics))
-        compared.inspect_files(look_s)
+        compared.inspect_files(inspect_timeout_s)
         return compared.damaged(topics)
 
     def file_actions(self) -> pa.Table:
@@ -336,10 +336,10 @@ class Ledger:
         rows, actions, version = self._at_rest(read)
         return Comparison(self._records, rows, actions, earlier, version=version)
 
-    def folded_spans(
+    def merged_spans(
         self, topics: Collection[str], *, holes_matter: Collection[str]
     ) -> list[StoredSpan]:
-        """Like `stored_spans`, with neighbouring spans merged (see `chains.folded`), without
+        """Like `stored_spans`, with neighbouring spans merged (see `chains.merge_spans`), without
         comparison.
 
         The spans of a file of the table are cached, and files never change: a later call reads only
@@ -348,9 +348,9 @@ class Ledger:
         matter = frozenset(holes_matter)
         files, open_rows = self._at_rest(
             lambda: (
-                self._table.fold(
+                self._table.reduce(
                     COLUMNS,
-                    _FoldedFile(matter),
+                    _MergedFile(matter),
                     where=pc.field("partition") >= 0,
                 ),
                 self._increments(COLUMNS, _chosen(None, topics)),
@@ -359,7 +359,9 @@ class Ledger:
         wanted = set(topics)
         spans = (span for file in files for span in file if span.partition.topic in wanted)
         # An open window may have an increment for every other second.
-        return folded([*spans, *folded_rows(open_rows, holes_matter=matter)], holes_matter=matter)
+        return merge_spans(
+            [*spans, *merge_rows(open_rows, holes_matter=matter)], holes_matter=matter
+        )
 
     def held_positions(
         self, application: StreamsApplication
@@ -372,12 +374,12 @@ class Ledger:
         """
         topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
         newest: dict[TopicPartitionId, Chain] = {}
-        for chain in chains_of(self.folded_spans(topics, holes_matter=topics)).values():
+        for chain in chains_of(self.merged_spans(topics, holes_matter=topics)).values():
             partition = chain.spans[0].partition
             other = newest.get(partition)
             if other is None or other.last_window_end_ms < chain.last_window_end_ms:
                 newest[partition] = chain
-        damaged = self.damaged(topics, look_s=0)
+        damaged = self.damaged(topics, inspect_timeout_s=0)
         held: dict[TopicPartitionId, Position] = {}
         for partition, chain in newest.items():
             end = chain.unbroken_end
@@ -396,8 +398,8 @@ class Ledger:
         """
         topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
         found: dict[TopicPartitionId, list[tuple[str, int, int]]] = {}
-        damaged = self.damaged(topics, look_s=0)
-        for span in self.folded_spans(topics, holes_matter=topics):
+        damaged = self.damaged(topics, inspect_timeout_s=0)
+        for span in self.merged_spans(topics, holes_matter=topics):
             end = span.end if span.first_hole is None else span.first_hole
             if span.complete and span.read_start < end:
                 bad = damaged.ranges(span.life, span.read_start, end)
@@ -814,7 +816,7 @@ def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[St
     for index in _rows_with_gap(rows, {GapCause.EXPIRED}):
         expired[index] = True
     every = [True] * rows.num_rows
-    for index in _rows_with_gap(rows, {GapCause.FOLDED}):
+    for index in _rows_with_gap(rows, {GapCause.COMPACTED_BY_EXPIRE}):
         every[index] = False
     unread: list[RangeSet | None] = [None] * rows.num_rows
     for index, ranges in _unread_in_the_middle(rows).items():
@@ -883,8 +885,8 @@ def _closed_at_ms(point_id: str | None, seen_at_end: bool, recorded_at_ms: int) 
     return None if closed_at_ms is None or closed_at_ms > recorded_at_ms else closed_at_ms
 
 
-def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list[StoredSpan]:
-    """`folded(spans_of(rows))`, with objects only for the result: there are millions of rows."""
+def merge_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list[StoredSpan]:
+    """`merge_spans(spans_of(rows))` with objects for the result only: rows may be millions."""
     if rows.num_rows == 0:
         return []
     columns = {name: rows.column(name).combine_chunks() for name in COLUMNS}
@@ -896,7 +898,7 @@ def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list
     start, end, recorded = numbers["start"], numbers["end"], numbers["recorded_at_ms"]
     complete, seen_at_end = (_without(rows, causes)[order] for causes in (UNKNOWN, _VANISHED))
     expired = ~_without(rows, {GapCause.EXPIRED})[order]
-    every = _without(rows, {GapCause.FOLDED})[order]
+    every = _without(rows, {GapCause.COMPACTED_BY_EXPIRE})[order]
     unread = _unread_in_the_middle(rows)
     # As in `_span`: without an inspection, the first offset may be a hole.
     looked = pc.fill_null(columns["contiguity_known"], False).to_numpy(zero_copy_only=False)
@@ -1108,7 +1110,7 @@ class TopicFactsTable(ApplicationTable[NotedTopic], spec=TOPICS):
         wanted = set(topics)
         least: dict[str, int] = {}
         columns = ["topic", "configs", "effective_configs"]
-        for of_file in self._table.fold(columns, _least_delete_retention_ms):
+        for of_file in self._table.reduce(columns, _least_delete_retention_ms):
             for topic in wanted & of_file.keys():
                 least[topic] = min(of_file[topic], least.get(topic, of_file[topic]))
         return least
@@ -1117,7 +1119,7 @@ class TopicFactsTable(ApplicationTable[NotedTopic], spec=TOPICS):
         """The last recorded roles of each topic, joined with `+`."""
         names = ["topic", "role"]
         found: dict[str, str] = {}
-        for of_file in self._table.fold(names, _roles):
+        for of_file in self._table.reduce(names, _roles):
             found |= of_file
         return found
 

@@ -208,13 +208,13 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
 
     def bounds(self) -> "PointBounds":
         """The points that can bound windows; costs only what was added since the last call."""
-        parts = self._table.fold(_INSTANT, _instants_of)
+        parts = self._table.reduce(_INSTANT, _instants_of)
         known, key = self._table.known.bounds, (self._table.path, self._application_id)
         return known.put(key, (known.get(key) or PointBounds()).with_parts(parts))
 
     def clusters(self) -> frozenset[str]:
         """Ids of the clusters on which points were taken."""
-        found = self._table.fold(["cluster_id"], _cluster_ids)
+        found = self._table.reduce(["cluster_id"], _cluster_ids)
         return frozenset(cluster for of_file in found for cluster in of_file)
 
     def load(self, ids: Iterable[str], *, damaged_too: bool = False) -> list[RecoveryPoint]:

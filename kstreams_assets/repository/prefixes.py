@@ -14,7 +14,7 @@ import pyarrow as pa
 from kstreams_assets.model.chains import Chain
 from kstreams_assets.model.damage import Damage, DamagedSpans
 from kstreams_assets.model.data_files import renumbered
-from kstreams_assets.model.point import PartitionCut, PartitionLife, RecoveryPoint
+from kstreams_assets.model.point import PartitionCut, PartitionIncarnation, RecoveryPoint
 from kstreams_assets.model.restored_ranges import RestoredRange
 from kstreams_assets.model.saved_records import by_partition
 from kstreams_assets.offsets import OffsetMap, OffsetRange, RangeSet, TopicPartitionId
@@ -70,13 +70,13 @@ class Prefixes:
         self._repo = repo
 
     @cached_property
-    def _by_life(self) -> Mapping[PartitionLife, Prefix]:
+    def _by_life(self) -> Mapping[PartitionIncarnation, Prefix]:
         """In the order in which they were restored: one may continue another."""
         origins = self._repo.lineage.origins()
         ids = {one.point_id for _, one in origins.items()}
         loaded = self._repo.points.load(ids, damaged_too=True)
         points = {point.id: point for point in loaded if not point.damaged}
-        found: dict[PartitionLife, Prefix] = {}
+        found: dict[PartitionIncarnation, Prefix] = {}
         for life, written in origins.items():
             point = points.get(written.point_id)
             cut = point.cut(written.source) if point else None
@@ -88,7 +88,7 @@ class Prefixes:
     def __bool__(self) -> bool:
         return bool(self._by_life)
 
-    def get(self, life: PartitionLife) -> Prefix | None:
+    def get(self, life: PartitionIncarnation) -> Prefix | None:
         """The prefix of a log; None if no restore wrote it."""
         return self._by_life.get(life)
 
@@ -104,7 +104,9 @@ class Prefixes:
             *(o for one in direct.values() for o in self.restored_points(one)),
         ]
 
-    def join(self, chains: Mapping[PartitionLife, Chain]) -> Mapping[PartitionLife, Chain]:
+    def join(
+        self, chains: Mapping[PartitionIncarnation, Chain]
+    ) -> Mapping[PartitionIncarnation, Chain]:
         """Extend chains by their prefixes, from the older logs."""
         for life, prefix in self._by_life.items():
             chain = chains.get(life)
@@ -172,7 +174,7 @@ def _in_order(parts: Sequence[pa.Table]) -> pa.Table:
     return rows.take(pa.array(first))
 
 
-def _of_prefix(found: Damage, life: PartitionLife, offsets: OffsetRange) -> Damage:
+def _of_prefix(found: Damage, life: PartitionIncarnation, offsets: OffsetRange) -> Damage:
     topic, partition, topic_id = life
     return replace(
         found,

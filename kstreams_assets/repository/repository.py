@@ -65,7 +65,7 @@ def _over(module: str) -> Any:  # noqa: ANN401
     return _Opened(module, is_table=False)
 
 
-LOOK_S: Final = 1.0
+INSPECT_TIMEOUT_S: Final = 1.0
 """How long files are inspected before points are evaluated; the next call continues there."""
 
 _held = threading.local()
@@ -203,15 +203,15 @@ class Repository:
         self,
         of: ApplicationSettings | StreamsApplication,
         *,
-        look_s: float | None = LOOK_S,
-        look_at_wanted_s: float = math.inf,
+        inspect_timeout_s: float | None = INSPECT_TIMEOUT_S,
+        requested_inspect_timeout_s: float = math.inf,
     ) -> "View":
         """One state of the tables, from which everything is planned.
 
         Args:
             of: The application as currently configured or declared.
-            look_s: How long files are inspected before points are evaluated, see `View`.
-            look_at_wanted_s: How long files with requested records are inspected.
+            inspect_timeout_s: How long files are inspected before points are evaluated, see `View`.
+            requested_inspect_timeout_s: How long files with requested records are inspected.
 
         Raises:
             NewerLayoutError: A newer release wrote a table.
@@ -220,7 +220,12 @@ class Repository:
         from kstreams_assets.repository.contents import View
 
         if isinstance(of, StreamsApplication):
-            return View(self, of, look_s=look_s, look_at_wanted_s=look_at_wanted_s)
+            return View(
+                self,
+                of,
+                inspect_timeout_s=inspect_timeout_s,
+                requested_inspect_timeout_s=requested_inspect_timeout_s,
+            )
 
         def closed(instant_ms: int) -> Sequence[Window]:
             from kstreams_assets.calendar import WindowCalendar
@@ -232,8 +237,8 @@ class Repository:
             of.application,
             backed_up={topic.name for topic in of.topics},
             closed=closed,
-            look_s=look_s,
-            look_at_wanted_s=look_at_wanted_s,
+            inspect_timeout_s=inspect_timeout_s,
+            requested_inspect_timeout_s=requested_inspect_timeout_s,
         )
 
     @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.groups import ConsumerGroup
 from kstreams_assets.model.point import Guarantee
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restored_ranges import RestoredOffsets, RestoredRange, RestoredRanges
 from kstreams_assets.model.restores import InputsAt, RestoreMode, RestoreState, StoredRestore
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
@@ -65,13 +65,13 @@ def _guarantee(warehouse: Warehouse, restore: StoredRestore) -> Guarantee:
         return Guarantee.AT_LEAST_ONCE
     if restore.mode is not RestoreMode.STATE:
         return Guarantee.EXACT
-    accepted = restore.asked.get("accept", Restores.EXACT)
-    if accepted == Restores.EXACT:  # or the restore would have been refused
+    accepted = restore.asked.get("accept", Restorability.EXACT)
+    if accepted == Restorability.EXACT:  # or the restore would have been refused
         return Guarantee.EXACT
     points = Repository.of(warehouse, restore.application_id).points.load(
         [restore.point_id], damaged_too=True
     )
-    if accepted != Restores.AT_LEAST_ONCE or not points or points[0].damaged:
+    if accepted != Restorability.AT_LEAST_ONCE or not points or points[0].damaged:
         return Guarantee.AT_LEAST_ONCE
     return points[0].guarantee_of_cut
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kstreams_assets.model.chains import DELETE_RETENTION_MS, Chain, StoredSpan
-from kstreams_assets.model.point import PartitionCut, PartitionLife, RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.point import PartitionCut, PartitionIncarnation, RecoveryPoint
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange, RangeSet
 from kstreams_assets.repository.judge import RestorabilityEvaluator
@@ -25,7 +25,7 @@ class ProofFacts:
     """Facts about one topic: its backups, the windows, how long deletions stay in its log."""
 
     topic: str
-    chains: Mapping[PartitionLife, Chain]
+    chains: Mapping[PartitionIncarnation, Chain]
     windows: Sequence[Window]
     delete_retention_ms: int = DELETE_RETENTION_MS
 
@@ -59,7 +59,7 @@ def prove(
     status = evaluator.evaluate([narrowed])[0]
     if any(_is_missing(cut, facts.chain(cut)) for cut in cuts):
         return Proof(False, status.reason, missing=True)
-    if status.gives is not Restores.EXACT:
+    if status.restorability is not Restorability.EXACT:
         return Proof(False, status.reason)
     points = [*sealed, point] if point.sealed else list(sealed)
     for cut in cuts:

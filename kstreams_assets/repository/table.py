@@ -673,23 +673,23 @@ class Table(Generic[R]):
             return schema.empty_table()
         return self._rows(table, columns, where)
 
-    def fold(
+    def reduce(
         self,
         columns: Sequence[str],
-        fold: Callable[[pa.Table], T],
+        reduce: Callable[[pa.Table], T],
         *,
         where: ds.Expression | None = None,
     ) -> list[T]:
-        """`fold(rows)` of each of its files.
+        """`reduce(rows)` of each of its files.
 
-        Files never change, so the result of `fold` for a file is cached while the file is part of
-        the table. `fold` must be hashable; equal ones have equal results. A call costs only what
+        Files never change, so the result of `reduce` for a file is cached while the file is part of
+        the table. `reduce` must be hashable; equal ones have equal results. A call costs only what
         was added since the last one.
         """
         table = self.open()
         if table is None:
             return []
-        key = (self.path, self.application_id, fold, tuple(columns), str(where))
+        key = (self.path, self.application_id, reduce, tuple(columns), str(where))
         known = self.known.reduced.get(key) or {}
         with storage_failures(self.path):
             files = list(self._dataset(table).get_fragments())
@@ -700,7 +700,7 @@ class Table(Generic[R]):
         for path, file in new.items():
             with storage_failures(self.path):
                 rows = self._scan(partial(file.to_table, self.schema), columns, where)
-            found[path] = fold(rows)
+            found[path] = reduce(rows)
         self.known.reduced.put(key, found)
         return list(found.values())
 

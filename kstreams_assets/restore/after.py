@@ -183,7 +183,11 @@ def outcome(plan: RestorePlan, result: RestoredRecords) -> str:
         at = iso_time(plan.point.taken_at_ms)
         age = f"{age_s(plan) or 0:,.0f} s before the end of the restore"
         rows.insert(
-            1, ("Recovery point", (f"`{plan.point.id}`, {at}, {age}; restorability `{plan.gives}`"))
+            1,
+            (
+                "Recovery point",
+                (f"`{plan.point.id}`, {at}, {age}; restorability `{plan.restorability}`"),
+            ),
         )
     verdict = (
         "The target matches the backup."

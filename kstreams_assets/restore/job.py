@@ -64,10 +64,10 @@ class RestoreJob:
         request: RestoreRequest,
         target: KafkaConnection,
         *,
-        look_s: float = math.inf,
+        inspect_timeout_s: float = math.inf,
     ) -> RestorePlan:
         """Plan a restore; reads only. Blockers are findings of the plan. See `plan_restore`."""
-        return plan_restore(settings, request, target, look_s=look_s)
+        return plan_restore(settings, request, target, inspect_timeout_s=inspect_timeout_s)
 
     def run(
         self,

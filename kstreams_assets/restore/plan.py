@@ -10,7 +10,7 @@ from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.model.data_files import SpanFile
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.point import RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import PlacedTopic
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.restore.request import RestoreRequest
@@ -110,9 +110,9 @@ class RestorePlan:
 
     `restore_id` is the same for the same point, mode, names and target cluster: a second run
     continues the first one's work. `group` is the consumer group on the target, the target's
-    application id. `group_offsets` are already committed offsets of that group. `gives` is the
-    restorability of the point. `point` is None if no point can be restored. `placed` are excluded
-    topics in which the group continues.
+    application id. `group_offsets` are already committed offsets of that group. `restorability` is
+    that of the point. `point` is None if no point can be restored. `placed` are excluded topics in
+    which the group continues.
     """
 
     restore_id: str
@@ -122,7 +122,7 @@ class RestorePlan:
     target_bootstrap_servers: str
     request: RestoreRequest
     point: RecoveryPoint | None
-    gives: Restores
+    restorability: Restorability
     topics: tuple[TopicPlan, ...]
     refusals: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()

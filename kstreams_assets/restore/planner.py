@@ -18,7 +18,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.model.data_files import SpanFile
 from kstreams_assets.model.point import RecoveryPoint, WantedPartition, topic_id_of
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.restores import (
     InputsAt,
     PlacedTopic,
@@ -30,7 +30,7 @@ from kstreams_assets.model.restores import (
 )
 from kstreams_assets.model.spans import NotedFacts
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.repository.records import largest_batch
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.repository.snapshots import StoredSnapshots
@@ -130,7 +130,7 @@ def make_plan(
         target_bootstrap_servers=found.target.bootstrap_servers,
         request=found.request,
         point=found.point,
-        gives=_gives(found),
+        restorability=_restorability(found),
         topics=tuple(topics),
         refusals=tuple(dict.fromkeys(every)),
         notes=tuple(dict.fromkeys((*found.notes, *found.selection.notes, *_notes(found, topics)))),
@@ -139,12 +139,12 @@ def make_plan(
     )
 
 
-def _gives(found: Facts) -> Restores:
+def _restorability(found: Facts) -> Restorability:
     if found.status is None:
-        return Restores.NOTHING
+        return Restorability.NOTHING
     if any(topic.inputs_are_at is InputsAt.LATEST for topic in found.placed):
-        return Restores.UNPROVEN
-    return found.status.gives
+        return Restorability.UNPROVEN
+    return found.status.restorability
 
 
 def _topic_plan(found: Facts, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str, ...]]:
@@ -166,7 +166,7 @@ def _topic_plan(found: Facts, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str
     if mine is not None:
         # They are relaxed already, so only the recorded values are the original ones.
         configs = RestoredConfigs(configs.configs, mine.put_back)
-    held = [found.holdings.get(p.cut.id, Holding()) for p in wanted.partitions]
+    held = [found.holdings.get(p.cut.id, PartitionContents()) for p in wanted.partitions]
     topic = TopicPlan(
         source=wanted.source,
         target=target,
@@ -185,7 +185,9 @@ def _topic_plan(found: Facts, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str
     return topic, notes
 
 
-def _partition(target: str, wanted: WantedPartition, held: Holding, base: int) -> PartitionPlan:
+def _partition(
+    target: str, wanted: WantedPartition, held: PartitionContents, base: int
+) -> PartitionPlan:
     return PartitionPlan(
         source=wanted.cut.id,
         target=TopicPartitionId(target, wanted.cut.partition),
@@ -255,16 +257,19 @@ def _repeats(point: RecoveryPoint | None) -> str:
 def _notes(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[str]:
     request, status = found.request, found.status
     if status is not None and request.mode is RestoreMode.STATE:
-        if status.gives is Restores.AT_LEAST_ONCE:
+        if status.restorability is Restorability.AT_LEAST_ONCE:
             yield _repeats(found.point)
-        elif status.gives is Restores.UNPROVEN:
+        elif status.restorability is Restorability.UNPROVEN:
             yield f"The state is possibly incomplete. {status.reason}"
     yield from map(_about_placed, found.placed)
     later = [t.source for t in topics if not t.exists and _is_later(found.facts.get(t.source))]
     if later:
         yield f"Configs were recorded at the end of a window after the point: {few(later, _FEW)}."
     for topic in topics:
-        held = [found.holdings.get(partition.source, Holding()) for partition in topic.partitions]
+        held = [
+            found.holdings.get(partition.source, PartitionContents())
+            for partition in topic.partitions
+        ]
         if lost := sum(holding.lost for holding in held):
             yield f"Kafka had lost {lost:,} offset(s) of {topic.source} before they were backed up."
         if expired := sum(holding.expired for holding in held):
@@ -344,7 +349,7 @@ _ALL = (OffsetRange(0, 2**63 - 1),)
 _ENDED = frozenset({RestoreState.FINISHED, RestoreState.ROLLED_BACK})
 
 
-LOOK_S: Final = 0.2
+INSPECT_TIMEOUT_S: Final = 0.2
 """How long a plan that is only shown inspects the files that it needs."""
 
 
@@ -353,7 +358,7 @@ def plan_restore(
     request: RestoreRequest,
     target: KafkaConnection,
     *,
-    look_s: float = math.inf,
+    inspect_timeout_s: float = math.inf,
 ) -> RestorePlan:
     """Plan a restore, with all blockers listed together.
 
@@ -367,8 +372,8 @@ def plan_restore(
         settings: The application, with its warehouse.
         request: The options of the restore.
         target: The cluster to write to.
-        look_s: How long needed files on a disk are inspected for existence and size. The plan
-            reports how many were not inspected.
+        inspect_timeout_s: How long needed files on a disk are inspected for existence and size.
+            The plan reports how many were not inspected.
 
     Raises:
         ClusterUnavailableError: The target did not answer in time.
@@ -379,7 +384,7 @@ def plan_restore(
     """
     Repository.open(settings).require_backup()
     with KafkaCluster(target) as cluster:
-        return _Planner(settings, request, cluster, look_s).plan()
+        return _Planner(settings, request, cluster, inspect_timeout_s).plan()
 
 
 def plan_again(
@@ -405,7 +410,7 @@ class _Planner:
         settings: ApplicationSettings,
         request: RestoreRequest,
         cluster: KafkaCluster,
-        look_s: float,
+        inspect_timeout_s: float,
     ) -> None:
         if request.accept is None:
             least = Repository.open(settings).points.yardstick(settings.guarantee).least
@@ -413,7 +418,9 @@ class _Planner:
         self._settings, self._request, self._cluster = settings, request, cluster
         self._application_id = settings.application_id
         self._backed_up = {topic.name for topic in settings.topics}
-        self._view = Repository.open(settings).reading(settings, look_s=0, look_at_wanted_s=look_s)
+        self._view = Repository.open(settings).reading(
+            settings, inspect_timeout_s=0, requested_inspect_timeout_s=inspect_timeout_s
+        )
         self._cluster_id = cluster.cluster_id()
         self._there = self._view.restores.onto(self._cluster_id)
         self._restores = [r for r in self._there if r.application_id == self._application_id]
@@ -422,7 +429,9 @@ class _Planner:
         plan = self._plan()
         if self._view.files_damaged:
             # Other damage affects the messages about this point and others.
-            self._view = Repository.open(self._settings).reading(self._settings, look_s=math.inf)
+            self._view = Repository.open(self._settings).reading(
+                self._settings, inspect_timeout_s=math.inf
+            )
             plan = self._plan()
         return plan
 

@@ -16,7 +16,7 @@ from kstreams_assets.model.restores import (
 )
 from kstreams_assets.model.spans import NotedFacts
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.restore.plan import (
     OTHER_WRITER,
     RestorePlan,
@@ -63,7 +63,7 @@ class Facts:
     point: RecoveryPoint | None = None
     status: PointStatus | None = None
     selection: Selection = _NOTHING
-    holdings: Mapping[TopicPartitionId, Holding] = field(default_factory=dict)
+    holdings: Mapping[TopicPartitionId, PartitionContents] = field(default_factory=dict)
     facts: Mapping[str, NotedFacts] = field(default_factory=dict)
     snapshots: Mapping[str, SnapshotSource] = field(default_factory=dict)
     stored: StoredRestore | None = None
@@ -118,7 +118,7 @@ def refusals(
 def _damaged(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     for topic in topics:
         for partition in topic.partitions:
-            for damage in found.holdings.get(partition.source, Holding()).damaged:
+            for damage in found.holdings.get(partition.source, PartitionContents()).damaged:
                 yield Finding(
                     f"backup of {partition.source}",
                     f"Its files do not match the ledger: {damage}.",

@@ -103,10 +103,10 @@ def _changelogs(source: ChangelogSource) -> Iterable[tuple[str, str]]:
 
 def _guarantee(plan: RestorePlan) -> str:
     if plan.request.mode is RestoreMode.LOGS:
-        return f"no state is restored (state at the point: `{plan.gives}`)"
+        return f"no state is restored (state at the point: `{plan.restorability}`)"
     if plan.request.mode is not RestoreMode.STATE:
-        return f"recomputed from the inputs (state at the point: `{plan.gives}`)"
-    return f"`{plan.gives}`"
+        return f"recomputed from the inputs (state at the point: `{plan.restorability}`)"
+    return f"`{plan.restorability}`"
 
 
 def _refusals(plan: RestorePlan) -> str:
@@ -293,7 +293,7 @@ PLAN: Final = Form(
     Value("target", of=lambda plan: plan, form=_TARGET),
     *_REQUEST.part("request"),
     Value("point", form=_POINT),
-    "gives",
+    "gives=restorability",
     Value("repeats_at_most", of=lambda plan: plan.point.repeats_at_most if plan.point else {}),
     Value("can_run", of=lambda plan: not plan.refusals),
     "records bytes",
@@ -333,7 +333,7 @@ RESULT: Final = Form(
         "restore=plan.restore_id target=plan.target_bootstrap_servers",
         Value("report", Markdown, lambda done: outcome(done.plan, done.records)),
         Value("recovery_point", of=lambda done: _taken(done.plan.point)),
-        Value("gives", of=lambda done: done.plan.point and done.plan.gives),
+        Value("gives", of=lambda done: done.plan.point and done.plan.restorability),
     ),
     Value("recovery_point_age_s", of=lambda done: age_s(done.plan)),
     *only(

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import InputsAt, OriginalHeaders, RestoreMode
 from kstreams_assets.settings import COMMAND_TIMEOUT_S, LOCAL, VerifyExtent, require_commands
 
@@ -134,8 +134,8 @@ class RestoreRequest(BaseModel):
         " or at the end (latest, not exact).",
     )
     accept: Annotated[
-        Restores | None,
-        Spelling(never=Restores.NOTHING, unset="as_the_application", section="Checks"),
+        Restorability | None,
+        Spelling(never=Restorability.NOTHING, unset="as_the_application", section="Checks"),
     ] = Field(
         default=None,
         description="Minimum restorability of the recovery point (default: the guarantee of the"
@@ -224,9 +224,9 @@ class RestoreRequest(BaseModel):
         return request
 
     @property
-    def least(self) -> Restores:
+    def least(self) -> Restorability:
         """The minimum restorability of the recovery point."""
-        return self.accept or Restores.EXACT
+        return self.accept or Restorability.EXACT
 
     @property
     def local_name(self) -> str | None:

@@ -135,7 +135,7 @@ def is_usable(status: PointStatus, request: RestoreRequest) -> bool:
         return False
     if request.mode is not RestoreMode.STATE:
         return True
-    return RANK[status.gives] >= RANK[request.least]
+    return RANK[status.restorability] >= RANK[request.least]
 
 
 def _contradictions(request: RestoreRequest) -> tuple[Finding, ...]:
@@ -366,8 +366,8 @@ class _Search:
         if weaker is not None:
             return (
                 f"Point {weaker.id} ({iso_time(weaker.taken_at_ms)}) is covered and"
-                f" {weaker.gives}. Accept it (--accept {weaker.gives}), or back up the windows"
-                " that are due."
+                f" {weaker.restorability}. Accept it (--accept {weaker.restorability}), or back up"
+                " the windows that are due."
             )
         return f"Back up the windows that are due. {_LIST} shows the reason for each point."
 
@@ -421,11 +421,11 @@ def _damaged(newer: PointStatus, usable: PointStatus) -> Finding:
 def _why_not(status: PointStatus) -> str:
     if not status.covered:
         return f"It is not covered by backups. {status.reason}"
-    return f"Its restorability is only {status.gives}. {status.reason}"
+    return f"Its restorability is only {status.restorability}. {status.reason}"
 
 
 def _reasons(seen: Sequence[PointStatus], all_: int) -> str:
-    texts = [f"{s.id} has restorability {s.gives}: {s.reason}" for s in seen[:_FEW]]
+    texts = [f"{s.id} has restorability {s.restorability}: {s.reason}" for s in seen[:_FEW]]
     more = f" (and {all_ - _FEW} more)" if all_ > _FEW else ""
     return " ".join(texts) + more
 

@@ -18,7 +18,7 @@ from kstreams_assets.model.point import PartitionCut, RecoveryPoint, WantedParti
 from kstreams_assets.model.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.model.spans import NotedFacts
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.repository.snapshots import StoredSnapshots
 from kstreams_assets.restore.plan import SnapshotSource
@@ -272,7 +272,7 @@ _NO_ROWS = SnapshotPartition(partition=-1, topic_id="", log_start=0, end=0)
 class FromSnapshots:
     """Replacements for raw logs; `holdings` only of the partitions of `sources`."""
 
-    holdings: Mapping[TopicPartitionId, Holding]
+    holdings: Mapping[TopicPartitionId, PartitionContents]
     sources: Mapping[str, SnapshotSource]
     refusals: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -318,7 +318,7 @@ def from_snapshots(
     point: RecoveryPoint,
     wanted: Sequence[WantedTopic],
     *,
-    raw: Mapping[TopicPartitionId, Holding],
+    raw: Mapping[TopicPartitionId, PartitionContents],
     facts: Mapping[str, NotedFacts],
 ) -> FromSnapshots:
     """Return the contents of a point's snapshots for these topics, with exact counts.
@@ -355,12 +355,12 @@ class _Topic:
         stored: StoredSnapshots,
         wanted: WantedTopic,
         chosen: ChosenSnapshot,
-        raw: Mapping[TopicPartitionId, Holding],
+        raw: Mapping[TopicPartitionId, PartitionContents],
         recorded: NotedFacts | None,
     ) -> None:
         self.wanted, self._chosen, self._stored = wanted, chosen, stored
         self._configs = recorded.facts.known_configs if recorded else {}
-        self._raw = {p.cut.id: raw.get(p.cut.id, Holding()) for p in wanted.partitions}
+        self._raw = {p.cut.id: raw.get(p.cut.id, PartitionContents()) for p in wanted.partitions}
         snapshot = chosen.snapshot
         self._files = stored.files(snapshot)
         # Rows without a key are among the problems, so usually no file must be opened.
@@ -435,11 +435,11 @@ class _Topic:
                 " byte for byte."
             )
 
-    def _holding(self, wanted: WantedPartition) -> Holding:
+    def _holding(self, wanted: WantedPartition) -> PartitionContents:
         number, raw = wanted.cut.partition, self._raw[wanted.cut.id]
         part = self._parts.get(number, _NO_ROWS)
         records = part.rows - self._keyless.get(number, 0)
-        return Holding(
+        return PartitionContents(
             records=records,
             bytes=part.bytes * records // max(part.rows, 1),
             odd_timestamps=self._odd.get(number, 0),

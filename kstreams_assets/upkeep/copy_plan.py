@@ -291,7 +291,7 @@ class CopyPlanner:
     def _unmatched_records(self, application: str) -> Iterable["_Disagreement"]:
         """Yield spans whose files are missing in the records table."""
         ledger, name = Repository.of(self._source, application).ledger, f"records/{application}"
-        spans = list(ledger.damaged(look_s=0))
+        spans = list(ledger.damaged(inspect_timeout_s=0))
         if not spans:
             return
         files: dict[tuple[object, ...], list[ExpectedFile]] = {}

@@ -35,14 +35,14 @@ from kstreams_assets.errors import StoredDataError
 from kstreams_assets.model.chains import DELETE_RETENTION_MS, StoredSpan, chains_of
 from kstreams_assets.model.damage import Verified
 from kstreams_assets.model.point import (
-    PartitionLife,
+    PartitionIncarnation,
     PointInstant,
     RecoveryPoint,
     in_order,
     topic_id_of,
 )
 from kstreams_assets.model.recordings import LedgerEntry, StoredSize
-from kstreams_assets.model.restorability import RANK, PointStatus, Restores
+from kstreams_assets.model.restorability import RANK, PointStatus, Restorability
 from kstreams_assets.model.snapshot import Snapshot
 from kstreams_assets.model.spans import SpanId, SpanKey, SpanKind, TopicFacts, Window
 from kstreams_assets.model.tables import Lock
@@ -75,7 +75,7 @@ class Change(StrEnum):
     """
 
     DROP = "drop"
-    FOLD = "fold"
+    COMPACT = "fold"
     JOIN = "join"
 
 
@@ -362,8 +362,8 @@ class _Planner:
             self._notes.append(f"All records of {name} are kept: {guesses[0]} {guesses[0].remedy}")
             return Change.JOIN, Change.JOIN
         if roles.rebuilds_store:  # the records below a point are its state
-            folds = self._folds(name, roles, configs, is_compacted)
-            return (Change.FOLD, Change.FOLD) if folds else (Change.JOIN, Change.JOIN)
+            compacts = self._may_compact(name, roles, configs, is_compacted)
+            return (Change.COMPACT, Change.COMPACT) if compacts else (Change.JOIN, Change.JOIN)
         if roles.in_flight_only:
             return Change.DROP, Change.JOIN
         if is_compacted is None:
@@ -372,9 +372,9 @@ class _Planner:
                 " the topic was recreated."
             )
             return Change.JOIN, Change.JOIN
-        return (Change.FOLD if is_compacted else Change.DROP), Change.JOIN
+        return (Change.COMPACT if is_compacted else Change.DROP), Change.JOIN
 
-    def _folds(
+    def _may_compact(
         self,
         name: str,
         roles: TopicRoles,
@@ -424,7 +424,7 @@ def _is_compacted(
 
 def _untouched(spans: Iterable[StoredSpan], lag_ms: int) -> Untouched:
     """Return a function for the first offset younger than `min.compaction.lag.ms` at a time."""
-    by_life: dict[PartitionLife, list[StoredSpan]] = defaultdict(list)
+    by_life: dict[PartitionIncarnation, list[StoredSpan]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: span.window.end_ms):
         by_life[span.life].append(span)
     older = {
@@ -435,7 +435,7 @@ def _untouched(spans: Iterable[StoredSpan], lag_ms: int) -> Untouched:
         for life, of_life in by_life.items()
     }
 
-    def untouched(life: PartitionLife, at_ms: int) -> int:
+    def untouched(life: PartitionIncarnation, at_ms: int) -> int:
         ends_ms, reached = older.get(life, ([], [0]))
         return reached[bisect_right(ends_ms, at_ms - lag_ms)]
 
@@ -446,7 +446,7 @@ def _untouched(spans: Iterable[StoredSpan], lag_ms: int) -> Untouched:
 class _Piece:
     """Offsets of a partition, in one incarnation of its topic, to merge into one row."""
 
-    life: PartitionLife
+    life: PartitionIncarnation
     start: int
     end: int
 
@@ -531,12 +531,12 @@ class _Topic:
         # The only window is already merged; a new row would have the same key.
         return count == 1 and self._windows[0].is_merged
 
-    def _need(self, life: PartitionLife) -> PartitionNeed:
+    def _need(self, life: PartitionIncarnation) -> PartitionNeed:
         return self._needs.of_life(life)
 
     def _below_need(self) -> int:
         """Return the number of first windows in which no point needs every record."""
-        lives: dict[TopicPartitionId, PartitionLife] = {}
+        lives: dict[TopicPartitionId, PartitionIncarnation] = {}
         for count, rows in enumerate(self._rows):
             for row in rows:
                 before, need = lives.get(row.partition, row.life), self._need(row.life)
@@ -546,7 +546,7 @@ class _Topic:
                 lives[row.partition] = row.life
         return len(self._rows)
 
-    def _hides(self, before: PartitionLife, life: PartitionLife) -> bool:
+    def _hides(self, before: PartitionIncarnation, life: PartitionIncarnation) -> bool:
         """Whether a merged row would hide an earlier incarnation that some point has."""
         return before != life and self._need(before).is_listed
 
@@ -599,7 +599,7 @@ class _Topic:
             need, piece = self._need(row.life), replace(earlier, end=row.end)
             if earlier.end != row.start:
                 return None
-            if what is Change.FOLD:
+            if what is Change.COMPACT:
                 if not need.allows(piece.start, piece.end):
                     return None
             elif row.is_compacted or need.ends_inside(piece.start, piece.end):
@@ -619,7 +619,7 @@ class _Work:
     change: TopicChange
     pieces: tuple[Pieces, ...]
     keep: Mapping[SpanId, Keep | LastOfEachKey]
-    hidden: frozenset[PartitionLife]
+    hidden: frozenset[PartitionIncarnation]
 
     @classmethod
     def of(cls, change: TopicChange, entries: Sequence[LedgerEntry], needs: TopicNeeds) -> "_Work":
@@ -635,7 +635,7 @@ class _Work:
             pieces.append(piece)
             if change.what is Change.DROP:
                 keep[piece.id] = Keep.NONE
-            if change.what is Change.FOLD:
+            if change.what is Change.COMPACT:
                 need = needs.of_life(life)
                 keep[piece.id] = LastOfEachKey(
                     undecided=need.undecided,
@@ -667,7 +667,7 @@ class _Work:
         return None
 
 
-def _life(entry: LedgerEntry) -> PartitionLife:
+def _life(entry: LedgerEntry) -> PartitionIncarnation:
     plan = entry.result.plan
     return plan.partition.topic, plan.partition.partition, plan.topic_id
 
@@ -969,14 +969,17 @@ class ExpireJob:
         after = contents.with_spans(topic, [*spans, *self._repo.ledger.as_spans(rows)])
         statuses = {one.id: one for one in after.statuses(points)}
         # Exact is the best value, so only the other points can have been better before.
-        others = [point for point in points if statuses[point.id].gives is not Restores.EXACT]
+        others = [
+            point for point in points if statuses[point.id].restorability is not Restorability.EXACT
+        ]
         for before in contents.statuses(others):
             other = statuses[before.id]
-            if RANK[other.gives] < RANK[before.gives]:
+            if RANK[other.restorability] < RANK[before.restorability]:
                 raise PointHarmedError(
                     subject=f"Recovery point {before.id}",
-                    problem=f"restores {topic} with restorability {before.gives}, but a merge of"
-                    f" its windows would reduce that to {other.gives}: {other.reason}",
+                    problem=f"restores {topic} with restorability {before.restorability}, but a"
+                    f" merge of its windows would reduce that to {other.restorability}:"
+                    f" {other.reason}",
                     remedy="Nothing of the topic was changed. Report this. Until it is fixed, set"
                     " keep.logs: whole, or pin the point, to prevent the merge.",
                 )

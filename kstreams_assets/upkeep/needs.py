@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from kstreams_assets.app.model import TopicRoles
-from kstreams_assets.model.point import PartitionCut, PartitionLife, RecoveryPoint
+from kstreams_assets.model.point import PartitionCut, PartitionIncarnation, RecoveryPoint
 from kstreams_assets.offsets import OffsetRange, RangeSet
 
 
@@ -62,7 +62,7 @@ class PartitionNeed:
         return index < len(self._ends) and self._ends[index] < end
 
 
-Untouched = Callable[[PartitionLife, int], int]
+Untouched = Callable[[PartitionIncarnation, int], int]
 """Returns the first offset that compaction could not remove at a time (epoch milliseconds)."""
 
 
@@ -73,7 +73,7 @@ class TopicNeeds:
     `first_at_ms` is the time of the first point (epoch milliseconds).
     """
 
-    by_life: Mapping[PartitionLife, PartitionNeed]
+    by_life: Mapping[PartitionIncarnation, PartitionNeed]
     first_at_ms: float
 
     @classmethod
@@ -94,10 +94,10 @@ class TopicNeeds:
             untouched: Returns the offset from which a point also needs every record.
         """
         ordered = sorted(points, key=lambda point: point.effective_at_ms)
-        pairs: defaultdict[PartitionLife, set[tuple[int, int]]] = defaultdict(set)
-        floors: dict[PartitionLife, int] = {}
-        undecided: defaultdict[PartitionLife, set[OffsetRange]] = defaultdict(set)
-        having: defaultdict[PartitionLife, int] = defaultdict(int)
+        pairs: defaultdict[PartitionIncarnation, set[tuple[int, int]]] = defaultdict(set)
+        floors: dict[PartitionIncarnation, int] = {}
+        undecided: defaultdict[PartitionIncarnation, set[OffsetRange]] = defaultdict(set)
+        having: defaultdict[PartitionIncarnation, int] = defaultdict(int)
         for number, point in enumerate(ordered):
             for cut in point.partitions:
                 life = cut.life
@@ -119,7 +119,7 @@ class TopicNeeds:
             taken[0],
         )
 
-    def of_life(self, life: PartitionLife) -> PartitionNeed:
+    def of_life(self, life: PartitionIncarnation) -> PartitionNeed:
         """Return the need of one incarnation of a partition; empty if no point has it."""
         return self.by_life.get(life) or PartitionNeed(lacked_from_ms=self.first_at_ms)
 

@@ -13,7 +13,7 @@ from kstreams_assets.upkeep.verify import Verification
 
 _WORDS: Final = {
     Change.DROP: "deleted; no kept point needs them",
-    Change.FOLD: "compacted; the last record of each key is kept",
+    Change.COMPACT: "compacted; the last record of each key is kept",
     Change.JOIN: "merged; all records are kept",
 }
 

@@ -72,7 +72,7 @@ def quick_damages(
 
 def _files(settings: ApplicationSettings) -> Iterator[Damage]:
     """Yield spans whose files differ from those in the ledger."""
-    for span in Repository.open(settings).ledger.damaged(look_s=math.inf):
+    for span in Repository.open(settings).ledger.damaged(inspect_timeout_s=math.inf):
         yield replace(span, place=span.table, window=window_of(span.window or ""))
 
 
@@ -82,7 +82,7 @@ def _rows(settings: ApplicationSettings) -> list[Damage]:
     rows = ledger.all_span_rows([*_SPAN, "start", "end", "written", "delta_version"])
     unknown = list(_unknown_files(settings, rows))
     found = [*_doubles(rows), *unknown, *_behind(settings, rows)]
-    chains = chains_of(ledger.folded_spans(rows["topic"].unique().to_pylist(), holes_matter=()))
+    chains = chains_of(ledger.merged_spans(rows["topic"].unique().to_pylist(), holes_matter=()))
     without_row = {(one.topic, one.partition) for one in unknown}
     for chain in chains.values():
         for before, after in pairwise(s for s in chain.spans if s.start < s.end):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.governance.judge import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
-from kstreams_assets.model.restorability import POINT_CHECKS, Restores
+from kstreams_assets.model.restorability import POINT_CHECKS, Restorability
 from kstreams_assets.model.rule_results import Outcome
 from kstreams_assets.model.spans import LOSSES, UNKNOWN, GapCause
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
@@ -29,8 +29,8 @@ _GAPS = {
     GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
     GapCause.NOT_EXAMINED: "The log could not be inspected after the records were read (see"
     " `backup.scan_stall_seconds`). The next run inspects the log and reads no record twice.",
-    GapCause.FOLDED: "Earlier values of keys in a changelog, which `kstreams-assets expire` left"
-    " out when it put windows together that lie before a kept recovery point.",
+    GapCause.COMPACTED_BY_EXPIRE: "Earlier values of keys in a changelog, which"
+    " `kstreams-assets expire` omitted when it merged windows before a kept recovery point.",
     GapCause.EXPIRED: "No kept recovery point needs them: `kstreams-assets expire` dropped them.",
     GapCause.RESTORED: "A restore of this warehouse wrote them: the backups of the topic before it"
     " hold these records.",
@@ -38,14 +38,15 @@ _GAPS = {
     " restored; the offsets are those of the topic before the restore.",
 }
 
-_RESTORES = {
-    Restores.EXACT: "State, records in flight and offsets of exactly the same committed"
+_RESTORABILITY = {
+    Restorability.EXACT: "State, records in flight and offsets of exactly the same committed"
     " transactions.",
-    Restores.AT_LEAST_ONCE: "Nothing is lost; up to one commit interval may be processed twice.",
-    Restores.UNPROVEN: "Covered, but compaction may have removed changelog records of the point"
-    " before they were read, and the point is not sealed.",
-    Restores.NOTHING: "Not covered: offsets that it needs are not in the backups. The reason names"
-    " them, and the windows to back up.",
+    Restorability.AT_LEAST_ONCE: "Nothing is lost; up to one commit interval may be processed"
+    " twice.",
+    Restorability.UNPROVEN: "Covered, but compaction may have removed changelog records of the"
+    " point before they were read, and the point is not sealed.",
+    Restorability.NOTHING: "Not covered: offsets that it needs are not in the backups. The reason"
+    " names them, and the windows to back up.",
 }
 
 
@@ -62,7 +63,7 @@ _OUTCOMES = {
     " not in the backup, or records arrived late.",
     Outcome.FAILED: "The rule could not be evaluated. The explanation names the reason.",
 }
-_OF_RESTORES = (
+_OF_RESTORABILITY = (
     "Each restored topic has, with one evaluation for each restore; while it is red, no group"
     " offsets are committed:"
 )
@@ -82,7 +83,7 @@ def check_lines() -> Iterator[str]:
             POINT_CHECKS,
         ),
         ("`<application id>/restorable` has:", RESTORABLE_CHECKS),
-        (_OF_RESTORES, RESTORE_CHECKS),
+        (_OF_RESTORABILITY, RESTORE_CHECKS),
         ("Each KTable has, with one evaluation for each window:", KTABLE_CHECKS),
         ("The group offsets of a restore have:", GROUP_OFFSETS_CHECKS),
         ("Governance has, with one evaluation each time it is looked at:", GOVERNANCE_CHECKS),
@@ -92,7 +93,7 @@ def check_lines() -> Iterator[str]:
         yield from ("", text, "")
         yield from named("check", "claim", checks)
     yield from _completeness()
-    yield from _gives()
+    yield from _restorability()
     yield from _gaps()
 
 
@@ -109,11 +110,15 @@ def _completeness() -> Iterator[str]:
     )
 
 
-def _gives() -> Iterator[str]:
+def _restorability() -> Iterator[str]:
     yield from ("", "## What a recovery point gives", "")
     yield "Shown by `kstreams-assets recovery-points list`, each with its reason; it changes with"
     yield from ("what is backed up.", "")
-    yield from named("gives", "what", {gives.value: _RESTORES[gives] for gives in Restores})
+    yield from named(
+        "gives",
+        "what",
+        {one.value: _RESTORABILITY[one] for one in Restorability},
+    )
 
 
 def _gaps() -> Iterator[str]:

@@ -20,7 +20,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.point import Method, RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.repository.repository import Repository
@@ -145,7 +145,7 @@ class _Failover:
     following: Following
     shop: _Shop = field(default_factory=_Shop)
 
-    def statuses(self) -> dict[str, Restores]:
+    def statuses(self) -> dict[str, Restorability]:
         settings = self.following.settings
         points = Repository(settings.warehouse, APPLICATION_ID).points.newest(100_000)
         found = (
@@ -153,7 +153,7 @@ class _Failover:
             .reading(settings.application)
             .statuses(points)
         )
-        return {status.id: status.gives for status in found}
+        return {status.id: status.restorability for status in found}
 
     def connect(self, cluster: LocalCluster) -> None:
         """Let the YAML lead to a cluster."""
@@ -201,7 +201,7 @@ class _Failover:
             if point.taken_at_ms >= since_ms and point.method is Method.TRANSACTIONS
         ]
         statuses = self.statuses()
-        exact = [point for point in after if statuses[point.id] is Restores.EXACT]
+        exact = [point for point in after if statuses[point.id] is Restorability.EXACT]
         return min(exact, key=lambda point: point.taken_at_ms, default=None)
 
     def goes_on(self, cluster: LocalCluster, state: str) -> StaticApp:
@@ -299,13 +299,17 @@ def test_there_and_back_under_load(failover: _Failover, tmp_path: Path) -> None:
             app.kill()
         a.stop_node(0)
         following.end()
-        exact = {id_ for id_, gives in failover.statuses().items() if gives is Restores.EXACT}
+        exact = {
+            id_
+            for id_, restorability in failover.statuses().items()
+            if restorability is Restorability.EXACT
+        }
         assert len(exact) >= 5
         failover.refused(b)
 
         # Not the newest one: so it is known what the restore lacks.
         point = failover.restore(b, "--point", sorted(exact)[-3])
-        assert {i for i, g in failover.statuses().items() if g is Restores.EXACT} >= exact
+        assert {i for i, g in failover.statuses().items() if g is Restorability.EXACT} >= exact
         failover.connect(b)
         app = failover.goes_on(b, "state-b")
         with shop.open(b.bootstrap_servers):
@@ -316,14 +320,16 @@ def test_there_and_back_under_load(failover: _Failover, tmp_path: Path) -> None:
         assert failover.totals(b) == shop.expected
         _held_once(failover, point)
         statuses = failover.statuses()
-        assert {i: statuses[i] for i in exact if statuses[i] is not Restores.EXACT} == {}
+        assert {i: statuses[i] for i in exact if statuses[i] is not Restorability.EXACT} == {}
         reds = failover.reds()
         assert reds
         assert [one for one in reds if "Not restored" not in one] == []
         _readable(failover)
         done = following.run("verify", "--full")
         assert done.returncode == 0, done.stdout + done.stderr
-        exact |= {id_ for id_, gives in statuses.items() if gives is Restores.EXACT}
+        exact |= {
+            id_ for id_, restorability in statuses.items() if restorability is Restorability.EXACT
+        }
         app.kill()
         following.end()
         b.stop_node(0)
@@ -343,7 +349,7 @@ def test_there_and_back_under_load(failover: _Failover, tmp_path: Path) -> None:
         following.wait_until_it_has_all()
         assert failover.totals(a) == shop.expected
         statuses = failover.statuses()
-        assert {i: statuses[i] for i in exact if statuses[i] is not Restores.EXACT} == {}
+        assert {i: statuses[i] for i in exact if statuses[i] is not Restorability.EXACT} == {}
         assert [one for one in failover.reds() if "Not restored" not in one] == []
         app.kill()
         assert following.end() == 0

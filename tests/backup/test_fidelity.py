@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from kstreams_assets.kafka.raw_batch import RawRecord as RawLogRecord
 from kstreams_assets.kafka.raw_batch import header_name
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.repository.delta_log import delta_table
@@ -144,7 +144,7 @@ def test_header_names_that_are_no_text(workbench: Workbench) -> None:
     request = RestoreRequest(
         prefix=f"again-{uuid4().hex[:8]}.",
         application_id=f"again-{uuid4().hex[:8]}",
-        accept=Restores.AT_LEAST_ONCE,
+        accept=Restorability.AT_LEAST_ONCE,
     )
     restored = restore(
         workbench.application_settings, request, workbench.cluster.connection, workbench.spark

@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.commits import Committer
 from kstreams_assets.model.point import RecoveryPoint
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.repository.repository import Repository
@@ -108,7 +108,7 @@ def test_compaction_leaves_sealed_points_exact_and_makes_others_unproven(
     workbench.close_window()
     workbench.back_up()
     statuses = _statuses(workbench, [sealed, unsealed])
-    gives = [status.gives for status in statuses]
+    restorability = [status.restorability for status in statuses]
     # The best that a log written without transactions can give.
-    assert gives == [Restores.AT_LEAST_ONCE, Restores.UNPROVEN], statuses
+    assert restorability == [Restorability.AT_LEAST_ONCE, Restorability.UNPROVEN], statuses
     assert f"{changelog}-0" in statuses[1].reason

@@ -12,7 +12,7 @@ from kstreams_assets.cli import discover as command
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.point import Guarantee, RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
@@ -79,7 +79,7 @@ def test_of_an_application_that_has_just_started(
         assert topics.orders in (point.undeclared_topics or ())
         assert f"topic {topics.orders} belongs to the application" in point.reason
         (status,) = Repository.open(settings).reading(settings).statuses([point])
-        assert status.gives in (Restores.UNPROVEN, Restores.NOTHING)
+        assert status.restorability in (Restorability.UNPROVEN, Restorability.NOTHING)
 
         again = program("discover", "--app", file, "--output", file, "--force")
         assert again.exit_code == 0, again.err

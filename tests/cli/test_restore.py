@@ -12,7 +12,7 @@ import pytest
 from kstreams_assets.drill.report import stored_drill
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.groups import GroupOffset
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import (
     OriginalHeaders,
     PartitionProduced,
@@ -100,7 +100,7 @@ class TestPlan:
             target="other:2",
             mode=RestoreMode.INPUTS_UNTIL,
             as_of_ms=1_795_271_400_250,
-            accept=Restores.AT_LEAST_ONCE,
+            accept=Restorability.AT_LEAST_ONCE,
             inputs=InputsExtent.TAIL,
             application_id="shop-2",
             prefix="copy-",

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.spans import SpanKind
 from kstreams_assets.model.tables import INCREMENTS, TABLES, WINDOWS, Lock
 from kstreams_assets.offsets import TopicPartitionId
@@ -88,8 +88,9 @@ def _require_whole(app: SimulatedApp) -> None:
     points = listed(app)
     assert points
     assert {
-        s.gives for s in Repository.open(app.settings).reading(app.settings).statuses(points)
-    } == {Restores.EXACT}
+        s.restorability
+        for s in Repository.open(app.settings).reading(app.settings).statuses(points)
+    } == {Restorability.EXACT}
     require_restorable(app, points)
     assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().damages == ()
 

@@ -37,7 +37,7 @@ from kstreams_assets.home import NoHomeError, home, home_failure, user_cache
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.model.point import Guarantee, Method, PointInstant
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.process_log import cause_in_log
 from kstreams_assets.restore.request import RestoreRequest
@@ -499,7 +499,7 @@ def test_a_plan_beside_a_follower_says_nothing_of_points_it_is_about_to_cover() 
                 guarantee=Guarantee.EXACT,
                 sealed=True,
                 covered=each == "p1",
-                gives=Restores.EXACT if each == "p1" else Restores.NOTHING,
+                restorability=Restorability.EXACT if each == "p1" else Restorability.NOTHING,
                 reason="Not covered: t-0: offsets 5 to 6 are not backed up.",
                 is_pending=each == "p2",
                 has_increments=True,

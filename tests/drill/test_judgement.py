@@ -161,7 +161,7 @@ class TestRisks:
     def test_a_point_that_is_not_exact(self) -> None:
         assert REPORT.restored is not None
         restored = replace(
-            REPORT.restored, gives="at_least_once", notes=("A note.",), retention=("r",) * 5
+            REPORT.restored, restorability="at_least_once", notes=("A note.",), retention=("r",) * 5
         )
         risks = production_risks(replace(REPORT, restored=restored))
         assert "is at least once only" in risks[0]

@@ -12,7 +12,7 @@ from kstreams_assets.drill.readiness import Facts, evaluate_readiness, readiness
 from kstreams_assets.drill.report import Failure, Phase, stored_drill
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.model.point import Guarantee, Method
-from kstreams_assets.model.restorability import PointStatus, Recency, Restorable, Restores
+from kstreams_assets.model.restorability import PointStatus, Recency, Restorability, Restorable
 from kstreams_assets.model.rule_results import Outcome
 from kstreams_assets.repository.repository import Repository
 from tests.drill.reports import REPORT, RULE
@@ -28,7 +28,7 @@ _POINT = PointStatus(
     guarantee=Guarantee.EXACT,
     sealed=True,
     covered=True,
-    gives=Restores.EXACT,
+    restorability=Restorability.EXACT,
     reason="Sealed.",
 )
 GOOD = Facts(

@@ -81,10 +81,10 @@ def points_of(stage: Stage) -> dict[str, str]:
         Repository.open(stage.settings).reading(stage.settings).statuses([*stage.points.values()])
     )
     guarantees = sorted({status.guarantee.value for status in statuses})
-    gives = sorted({status.gives.value for status in statuses if status.covered})
+    restorability = sorted({status.restorability.value for status in statuses if status.covered})
     return {
         "recovery points taken": " or ".join(guarantees),
-        "covered recovery points give": " or ".join(gives) or "none is covered",
+        "covered recovery points give": " or ".join(restorability) or "none is covered",
     }
 
 

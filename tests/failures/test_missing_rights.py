@@ -50,7 +50,9 @@ def point_as_the_application(stage: Stage, servers: str) -> str:
             return f"refused ({type(error).__name__}, {named})"
     (status,) = Repository.open(stage.settings).reading(stage.settings).statuses([point])
     named = all(stage.changelog in reason for reason in (point.reason, status.reason))
-    what = f"taken as {point.guarantee.value}, a restore of it would give {status.gives.value}"
+    what = (
+        f"taken as {point.guarantee.value}, a restore of it would give {status.restorability.value}"
+    )
     return f"{what}; names the topic" if named else what
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.model.chains import Chain, StoredSpan, chains_of, folded
+from kstreams_assets.model.chains import Chain, StoredSpan, chains_of, merge_spans
 from kstreams_assets.model.point import new_point_id
 from kstreams_assets.model.recordings import LedgerEntry
 from kstreams_assets.model.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.repository.ledger import folded_rows, spans_of
+from kstreams_assets.repository.ledger import merge_rows, spans_of
 from kstreams_assets.repository.rows import rows_of
 from tests.backup.stored import stored_span
 
@@ -99,9 +99,9 @@ class TestFolded:
     ) -> None:
         spans = self._spans(drawn)
         if not spans:
-            assert folded(spans) == []
+            assert merge_spans(spans) == []
             return
-        one, other = Chain(spans), Chain(folded(spans[::-1]))
+        one, other = Chain(spans), Chain(merge_spans(spans[::-1]))
         offsets = range(30)
         assert (one.begin, one.unbroken_end) == (other.begin, other.unbroken_end)
         for offset in offsets:
@@ -116,14 +116,14 @@ class TestFolded:
 
     def test_a_year_of_windows_is_one_span(self) -> None:
         spans = [stored_span(n, n + 1, index=n) for n in range(9000)]
-        [span] = folded(spans)
+        [span] = merge_spans(spans)
         assert (span.start, span.end) == (0, 9000)
         assert (span.window, span.last_window) == (spans[0].window, spans[-1].window)
 
     def test_where_holes_do_not_matter(self) -> None:
         spans = [stored_span(n, n + 1, index=n, first_hole=n) for n in range(9)]
-        assert len(folded(spans)) == len(folded(spans, holes_matter={"t"})) == 9
-        [span] = folded(spans, holes_matter={"u"})
+        assert len(merge_spans(spans)) == len(merge_spans(spans, holes_matter={"t"})) == 9
+        [span] = merge_spans(spans, holes_matter={"u"})
         assert Chain([span]).stored.reach(0) == 9
 
 
@@ -150,7 +150,7 @@ class TestFoldedRows:
     def test_as_their_spans(self, drawn: list[tuple], matter: set[str] | None) -> None:
         table = rows_of(LedgerEntry).write([self._entry(*row) for row in drawn])
         spans = spans_of(table) if drawn else []
-        assert folded_rows(table, holes_matter=matter) == folded(spans, holes_matter=matter)
+        assert merge_rows(table, holes_matter=matter) == merge_spans(spans, holes_matter=matter)
 
     def test_a_chain_of_every_partition(self) -> None:
         rows = [
@@ -159,8 +159,8 @@ class TestFoldedRows:
             for partition in range(2)
         ]
         table = rows_of(LedgerEntry).write([self._entry(*row) for row in rows])
-        found = folded_rows(table)
-        assert found == folded(spans_of(table))
+        found = merge_rows(table)
+        assert found == merge_spans(spans_of(table))
         assert [(span.start, span.end) for span in found] == [(0, 200), (0, 200)]
 
     def _entry(

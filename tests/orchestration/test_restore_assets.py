@@ -22,7 +22,7 @@ from kstreams_assets.drill.run import DrillJob
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.orchestration import restore as assets
@@ -607,7 +607,7 @@ class TestConfig:
             window=shop.window,
             mode=RestoreMode.INPUTS_UNTIL,
             as_of_ms=1_795_271_400_250,
-            accept=Restores.UNPROVEN,
+            accept=Restorability.UNPROVEN,
             inputs=InputsExtent.TAIL,
             application_id="shop-2",
             prefix="copy-",

@@ -183,7 +183,7 @@ def test_a_file_that_is_not_what_was_written(stage: Stage, fault: Callable[[Path
     used: list[int] = []
     for use in (
         lambda table: table.read(),
-        lambda table: used.extend(table.fold(["number"], pa.Table.__len__)),
+        lambda table: used.extend(table.reduce(["number"], pa.Table.__len__)),
         lambda table: table.replace([], where=pc.field("number") > 0),
         lambda table: table.rewrite(0, 9, lambda found: found),
     ):

@@ -21,7 +21,7 @@ from kstreams_assets.model.point import PartitionCut, RecoveryPoint, WantedParti
 from kstreams_assets.model.saved_records import SavedTail
 from kstreams_assets.model.spans import Gap, GapCause, SpanContent, SpanResult, TopicFacts
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
-from kstreams_assets.repository.contents import Holding, View
+from kstreams_assets.repository.contents import PartitionContents, View
 from kstreams_assets.repository.ledger import Ledger, TopicFactsTable
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.request import InputsExtent, RestoreRequest
@@ -105,7 +105,7 @@ class Backups:
 
     def holding(
         self, *ranges: tuple[int, int], saved_from: int | None = None, topic_id: str = LIFE
-    ) -> Holding:
+    ) -> PartitionContents:
         """What is found of partition 0 of topic `t`."""
         taken, wanted = _wanted(ranges, saved_from=saved_from, topic_id=topic_id)
         return _contents(self.warehouse).contents(taken, wanted)[TopicPartitionId("t", 0)]
@@ -143,13 +143,13 @@ def backups(tmp_path: Path) -> Backups:
     return Backups(tmp_path)
 
 
-def _names(holding: Holding) -> list[tuple[int, int]]:
+def _names(holding: PartitionContents) -> list[tuple[int, int]]:
     return [(file.first_offset, file.last_offset) for file in holding.files]
 
 
 class TestFiles:
     def test_nothing_backed_up(self, backups: Backups) -> None:
-        assert backups.holding((0, 10)) == Holding(lost=10)
+        assert backups.holding((0, 10)) == PartitionContents(lost=10)
 
     def test_in_order_of_offsets_whatever_the_order_of_writing(self, backups: Backups) -> None:
         for index in (2, 0, 1):
@@ -247,7 +247,7 @@ class TestSavedRecords:
     def test_only_saved_ones(self, backups: Backups) -> None:
         backups.save(range(5, 10))
         found = backups.holding((5, 10), saved_from=5)
-        assert found == Holding(records=5, bytes=15, saved_records=5)
+        assert found == PartitionContents(records=5, bytes=15, saved_records=5)
 
     def test_what_is_in_a_file_too_counts_once(self, backups: Backups) -> None:
         backups.back_up([0, 1, 2, 3, 6, 7], start=0, end=8)

@@ -14,7 +14,12 @@ from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.point import Guarantee, PartitionCut, RecoveryPoint
-from kstreams_assets.model.restorability import POINT_CHECKS, Restores, counts, recovery_point_age
+from kstreams_assets.model.restorability import (
+    POINT_CHECKS,
+    Restorability,
+    counts,
+    recovery_point_age,
+)
 from kstreams_assets.repository.coverage import (
     newest_restorable,
     newest_statuses,
@@ -94,7 +99,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_newest_first(root: Path) -> None:
     statuses = newest_statuses(_settings(root), 10)
-    assert [(s.id, s.gives.value) for s in statuses] == [
+    assert [(s.id, s.restorability.value) for s in statuses] == [
         ("0629", "nothing"),
         ("0459", "nothing"),
         ("0359", "unproven"),
@@ -103,10 +108,10 @@ def test_newest_first(root: Path) -> None:
         ("0230", "at_least_once"),
     ]
     assert counts(statuses) == {
-        Restores.EXACT: 2,
-        Restores.AT_LEAST_ONCE: 1,
-        Restores.UNPROVEN: 1,
-        Restores.NOTHING: 2,
+        Restorability.EXACT: 2,
+        Restorability.AT_LEAST_ONCE: 1,
+        Restorability.UNPROVEN: 1,
+        Restorability.NOTHING: 2,
     }
     assert "the window of the point is still open" in statuses[0].reason
     assert "back up window 2026-10-20-04:00." in statuses[1].reason

@@ -17,7 +17,7 @@ from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse, written_files
 from kstreams_assets.model.point import Guarantee, RecoveryPoint, WantedPartition
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.spans import SpanContent, SpanId, SpanResult
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.repository import inspection
@@ -171,11 +171,13 @@ class TestDamage:
     def test_no_point_that_needs_it_gives_anything(
         self, settings: ApplicationSettings, damage: Damage
     ) -> None:
-        assert _gives(settings) == [Restores.EXACT] * 3
+        assert _restorability(settings) == [Restorability.EXACT] * 3
         _do(damage, settings)
-        assert _gives(settings)[-1] is Restores.NOTHING
+        assert _restorability(settings)[-1] is Restorability.NOTHING
         (status,) = (
-            Repository.open(settings).reading(settings, look_s=math.inf).statuses([_point(2)])
+            Repository.open(settings)
+            .reading(settings, inspect_timeout_s=math.inf)
+            .statuses([_point(2)])
         )
         assert re.search(r"window w000\d, log-0, offsets \d+ to \d*9: ", status.reason)
         assert status.damaged
@@ -185,7 +187,7 @@ class TestDamage:
     ) -> None:
         _do(damage, settings)
         points = [_point(index) for index in range(WINDOWS)]
-        coverage = Repository.open(settings).reading(settings, look_s=math.inf)
+        coverage = Repository.open(settings).reading(settings, inspect_timeout_s=math.inf)
 
         def judge(ids: Sequence[str]) -> Sequence[PointStatus]:
             return coverage.statuses([one for id_ in ids for one in points if one.id == id_])
@@ -237,10 +239,10 @@ def test_files_are_looked_at_in_turns(
         for file in span_files(_records(settings), SpanId(window(index).key, LOG)):
             file.path.unlink()
     for found in range(1, WINDOWS + 1):
-        assert len(list(ledger.damaged(look_s=1.5))) == found
+        assert len(list(ledger.damaged(inspect_timeout_s=1.5))) == found
     # Another backup: what was found stays, and the looks go on.
     _back_up(settings.warehouse, WINDOWS, range(EACH * WINDOWS, EACH * WINDOWS + EACH))
-    assert len(list(ledger.damaged(look_s=0))) == WINDOWS
+    assert len(list(ledger.damaged(inspect_timeout_s=0))) == WINDOWS
     assert len(list(ledger.damaged())) == WINDOWS
 
 
@@ -254,13 +256,13 @@ def test_ledger_and_log_are_compared_again_only_when_one_changed(
         ledger_module, "file_actions", lambda *of: (reads.append(of[0]), counted(*of))[1]
     )
     for _ in range(5):
-        assert list(ledger.damaged(look_s=0)) == []
+        assert list(ledger.damaged(inspect_timeout_s=0)) == []
     assert len(reads) == 1
     _back_up(settings.warehouse, WINDOWS, range(EACH * WINDOWS, EACH * WINDOWS + EACH))
-    assert list(ledger.damaged(look_s=0)) == []
+    assert list(ledger.damaged(inspect_timeout_s=0)) == []
     assert len(reads) == 2
     _do(_last_commit, settings)
-    assert [one.window for one in ledger.damaged(look_s=0)] == [window(WINDOWS).key]
+    assert [one.window for one in ledger.damaged(inspect_timeout_s=0)] == [window(WINDOWS).key]
     assert len(reads) == 3
 
 
@@ -280,7 +282,11 @@ def test_saved_records_are_kept_for_a_damaged_backup(
 
 def test_a_point_below_the_damage_still_restores(settings: ApplicationSettings) -> None:
     _do(_last_commit, settings)
-    assert _gives(settings) == [Restores.EXACT, Restores.EXACT, Restores.NOTHING]
+    assert _restorability(settings) == [
+        Restorability.EXACT,
+        Restorability.EXACT,
+        Restorability.NOTHING,
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "not JSON", '{"commitInfo":{}}\n{"add":'])
@@ -306,6 +312,8 @@ def test_a_ledger_of_an_earlier_release(settings: ApplicationSettings) -> None:
     assert [one.window for one in ledger.damaged()] == [window(2).key]
 
 
-def _gives(settings: ApplicationSettings) -> list[Restores]:
-    coverage = Repository.open(settings).reading(settings, look_s=math.inf)
-    return [status.gives for status in coverage.statuses([_point(i) for i in range(WINDOWS)])]
+def _restorability(settings: ApplicationSettings) -> list[Restorability]:
+    coverage = Repository.open(settings).reading(settings, inspect_timeout_s=math.inf)
+    return [
+        status.restorability for status in coverage.statuses([_point(i) for i in range(WINDOWS)])
+    ]

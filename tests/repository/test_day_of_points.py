@@ -120,7 +120,7 @@ def test_increments_of_an_open_window_cost_no_object_each(
     monkeypatch.setattr(
         ledger_module, "spans_of", lambda *_: pytest.fail("an object for each increment")
     )
-    (found,) = ledger.folded_spans({"t"}, holes_matter=())
+    (found,) = ledger.merged_spans({"t"}, holes_matter=())
     assert (found.start, found.end) == (0, 3_000)
     assert len(made_of_rows) <= 1
     ends, number = ledger.increments_so_far(window)

@@ -294,7 +294,7 @@ class TestStoredSpans:
     def _closed_at_ms(self, ledger: Ledger, point_id: str | None, *gaps: Gap) -> int | None:
         result = SpanResult(span(10, 20, index=1), FULL.content, gaps)
         ledger.record([replace(_one(1, result), recovery_point_id=point_id)], run_id="run-1")
-        (stored,) = ledger.folded_spans({"t"}, holes_matter={"t"})
+        (stored,) = ledger.merged_spans({"t"}, holes_matter={"t"})
         return stored.closed_at_ms
 
     def test_a_span_knows_when_the_cut_was_made_that_it_ends_with(self, ledger: Ledger) -> None:

@@ -11,7 +11,7 @@ from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.model.chains import DELETE_RETENTION_MS, StoredSpan, chains_of
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.judge import RestorabilityEvaluator
@@ -67,7 +67,7 @@ def judged(
         chains_of(spans), roles={}, backed_up=set(backed_up), closed=closed
     )
     (status,) = evaluator.evaluate([taken])
-    assert status.covered == (status.gives is not Restores.NOTHING)
+    assert status.covered == (status.restorability is not Restorability.NOTHING)
     return status
 
 
@@ -80,9 +80,9 @@ class TestCovered:
 
     @pytest.mark.parametrize("roles", [INPUT, OUTPUT, CHANGELOG])
     def test_up_to_the_end(self, roles: TopicRoles) -> None:
-        assert judged(exact(cut(100, roles)), FIRST).gives is Restores.EXACT
+        assert judged(exact(cut(100, roles)), FIRST).restorability is Restorability.EXACT
         beyond = judged(exact(cut(101, roles)), FIRST)
-        assert beyond.gives is Restores.NOTHING
+        assert beyond.restorability is Restorability.NOTHING
         assert "t-0: offsets 100 to 100" in beyond.reason
 
     def test_nothing_was_backed_up_yet(self) -> None:
@@ -119,7 +119,7 @@ class TestCovered:
         )
 
     def test_an_empty_partition_needs_nothing(self) -> None:
-        assert judged(exact(cut(50, log_start=50))).gives is Restores.EXACT
+        assert judged(exact(cut(50, log_start=50))).restorability is Restorability.EXACT
 
     def test_another_life_of_the_topic_does_not_count(self) -> None:
         anew = stored_span(0, 500, index=1, topic_id="life-2", continues=False)
@@ -133,7 +133,7 @@ class TestCovered:
 
     def test_topics_that_are_not_backed_up_are_not_judged(self) -> None:
         status = judged(exact(cut(100), cut(9, OUTPUT, topic="out")), FIRST)
-        assert status.gives is Restores.EXACT
+        assert status.restorability is Restorability.EXACT
         assert "Not backed up, so not evaluated: out." in status.reason
 
 
@@ -144,21 +144,21 @@ class TestLoss:
 
     def test_of_a_changelog(self) -> None:
         status = judged(exact(cut(150), at_ms=15), FIRST, self.LATE)
-        assert status.gives is Restores.NOTHING
+        assert status.restorability is Restorability.NOTHING
         assert "offsets 100 to 129 could no longer be read" in status.reason
 
     def test_a_point_is_owed_only_what_the_log_held_when_it_was_cut(self) -> None:
         taken = exact(cut(150, log_start=130), at_ms=15)
-        assert judged(taken, FIRST, self.LATE).gives is Restores.EXACT
+        assert judged(taken, FIRST, self.LATE).restorability is Restorability.EXACT
 
     def test_of_an_input_below_the_committed_offset(self) -> None:
         status = judged(exact(cut(150, INPUT), at_ms=15, committed=130), FIRST, self.LATE)
-        assert status.gives is Restores.EXACT
+        assert status.restorability is Restorability.EXACT
         assert "Lost, but not needed to continue: t-0 from offset 100 on." in status.reason
 
     def test_of_an_input_that_was_not_processed(self) -> None:
         status = judged(exact(cut(150, INPUT), at_ms=15, committed=129), FIRST, self.LATE)
-        assert status.gives is Restores.NOTHING
+        assert status.restorability is Restorability.NOTHING
         assert not judged(exact(cut(150, INPUT), at_ms=15), FIRST, self.LATE).covered
 
     def test_of_an_output(self) -> None:
@@ -177,65 +177,69 @@ class TestProof:
 
     def test_unsealed_and_contiguous_up_to_the_end(self) -> None:
         status = judged(exact(cut(40)), THINNED)
-        assert status.gives is Restores.EXACT
+        assert status.restorability is Restorability.EXACT
         assert "contiguous" in status.reason
 
     def test_a_hole_below_the_end(self) -> None:
         status = judged(exact(cut(41)), THINNED)
-        assert (status.covered, status.gives) == (True, Restores.UNPROVEN)
+        assert (status.covered, status.restorability) == (True, Restorability.UNPROVEN)
         assert "t-0: compaction may have removed" in status.reason
         assert "no longer had offset 40. Not sealed: too large." in status.reason
 
     def test_sealed(self) -> None:
         status = judged(exact(cut(41, saved_from=0), sealed=True), THINNED)
-        assert (status.gives, status.reason) == (Restores.EXACT, "Sealed.")
+        assert (status.restorability, status.reason) == (Restorability.EXACT, "Sealed.")
 
     def test_the_saved_tail_completes_the_spans(self) -> None:
         taken = exact(cut(170, saved_from=100), at_ms=16, sealed=True)
-        assert judged(taken, FIRST).gives is Restores.EXACT
+        assert judged(taken, FIRST).restorability is Restorability.EXACT
         assert not judged(replace(taken, partitions=(cut(170, saved_from=101),)), FIRST).covered
 
     def test_spans_read_before_the_cut_do_no_harm(self) -> None:
         second = stored_span(100, 200, index=1)
-        assert judged(exact(cut(150), at_ms=16), THINNED, second).gives is Restores.EXACT
+        assert (
+            judged(exact(cut(150), at_ms=16), THINNED, second).restorability is Restorability.EXACT
+        )
         late = replace(THINNED, ledger_version=16)
-        assert judged(exact(cut(150), at_ms=16), late, second).gives is Restores.UNPROVEN
+        assert (
+            judged(exact(cut(150), at_ms=16), late, second).restorability is Restorability.UNPROVEN
+        )
 
     def test_clocks_do_not_decide_what_was_read_before_the_cut(self) -> None:
         second = stored_span(100, 200, index=1)
         taken = exact(cut(150), at_ms=16)
         set_back = replace(THINNED, recorded_at_ms=1, ledger_version=16)
-        assert judged(taken, set_back, second).gives is Restores.UNPROVEN
+        assert judged(taken, set_back, second).restorability is Restorability.UNPROVEN
         ahead = replace(THINNED, recorded_at_ms=10**15)
-        assert judged(taken, ahead, second).gives is Restores.EXACT
+        assert judged(taken, ahead, second).restorability is Restorability.EXACT
 
     def test_an_order_that_is_not_known_proves_nothing(self) -> None:
         second = stored_span(100, 200, index=1)
         taken = exact(cut(150), at_ms=16)
         of_old = replace(THINNED, ledger_version=None)
-        assert judged(taken, of_old, second).gives is Restores.UNPROVEN
+        assert judged(taken, of_old, second).restorability is Restorability.UNPROVEN
         old_point = replace(taken, ledger_version=None)
-        assert judged(old_point, THINNED, second).gives is Restores.UNPROVEN
+        assert judged(old_point, THINNED, second).restorability is Restorability.UNPROVEN
 
     def test_holes_of_inputs_and_outputs_say_nothing(self) -> None:
         for roles in (INPUT, OUTPUT):
-            assert judged(exact(cut(100, roles)), THINNED).gives is Restores.EXACT
+            assert judged(exact(cut(100, roles)), THINNED).restorability is Restorability.EXACT
 
     def test_a_source_topic_that_serves_as_changelog_is_never_sealed(self) -> None:
         taken = exact(cut(41, SOURCE_CHANGELOG), committed=41, sealed=True)
-        assert judged(taken, THINNED).gives is Restores.UNPROVEN
-        assert judged(taken, FIRST).gives is Restores.EXACT
+        assert judged(taken, THINNED).restorability is Restorability.UNPROVEN
+        assert judged(taken, FIRST).restorability is Restorability.EXACT
 
     def test_at_least_once_is_not_made_more_of(self) -> None:
         taken = replace(exact(cut(40)), guarantee=Guarantee.AT_LEAST_ONCE, reason="Live.")
         status = judged(taken, THINNED)
-        assert (status.gives, status.reason) == (Restores.AT_LEAST_ONCE, "Live.")
+        assert (status.restorability, status.reason) == (Restorability.AT_LEAST_ONCE, "Live.")
         sealed = replace(taken, sealed=True, partitions=(cut(90, saved_from=0),))
-        assert judged(sealed, THINNED).gives is Restores.AT_LEAST_ONCE
+        assert judged(sealed, THINNED).restorability is Restorability.AT_LEAST_ONCE
 
     def test_at_least_once_could_lose_keys_to_the_same_hole(self) -> None:
         taken = replace(exact(cut(41)), guarantee=Guarantee.AT_LEAST_ONCE)
-        assert judged(taken, THINNED).gives is Restores.UNPROVEN
+        assert judged(taken, THINNED).restorability is Restorability.UNPROVEN
 
 
 class TestDeletions:
@@ -250,29 +254,29 @@ class TestDeletions:
             exact(cut(200), at_ms=DELETE_RETENTION_MS + 30),
         ):
             status = judged(taken, self.EARLIER, self.LATE)
-            assert status.gives is Restores.UNPROVEN
+            assert status.restorability is Restorability.UNPROVEN
             assert "t-0: compaction may have removed deletions before they" in status.reason
             assert "window w0001" in status.reason
             assert "offset 140" in status.reason
 
     def test_not_below_the_hole(self) -> None:
         taken = exact(cut(140, saved_from=130), at_ms=DELETE_RETENTION_MS + 30, sealed=True)
-        assert judged(taken, self.EARLIER, self.LATE).gives is Restores.EXACT
+        assert judged(taken, self.EARLIER, self.LATE).restorability is Restorability.EXACT
 
     def test_not_where_the_point_saved_all_of_it(self) -> None:
         taken = exact(cut(200, saved_from=100), at_ms=16, sealed=True)
-        assert judged(taken, self.EARLIER, self.LATE).gives is Restores.EXACT
+        assert judged(taken, self.EARLIER, self.LATE).restorability is Restorability.EXACT
 
     def test_not_within_the_time_for_which_deletions_are_kept(self) -> None:
         soon = replace(self.LATE, recorded_at_ms=14 + DELETE_RETENTION_MS // 2)
         taken = exact(cut(250, saved_from=200), at_ms=DELETE_RETENTION_MS + 30, sealed=True)
-        assert judged(taken, self.EARLIER, soon).gives is Restores.EXACT
+        assert judged(taken, self.EARLIER, soon).restorability is Restorability.EXACT
 
     def test_the_topic_s_own_retention_counts(self) -> None:
         taken = exact(cut(250, saved_from=200), at_ms=DELETE_RETENTION_MS + 30, sealed=True)
-        for retention_ms, gives in (
-            (2 * DELETE_RETENTION_MS + 1, Restores.EXACT),
-            (2 * DELETE_RETENTION_MS, Restores.UNPROVEN),
+        for retention_ms, restorability in (
+            (2 * DELETE_RETENTION_MS + 1, Restorability.EXACT),
+            (2 * DELETE_RETENTION_MS, Restorability.UNPROVEN),
         ):
             evaluator = RestorabilityEvaluator(
                 chains_of([self.EARLIER, self.LATE]),
@@ -281,7 +285,7 @@ class TestDeletions:
                 closed=[window(index) for index in range(9)],
                 delete_retention_ms={"t": retention_ms},
             )
-            assert evaluator.evaluate([taken])[0].gives is gives
+            assert evaluator.evaluate([taken])[0].restorability is restorability
 
 
 class TestInFlight:
@@ -289,7 +293,7 @@ class TestInFlight:
 
     def test_saved_with_the_point(self) -> None:
         taken = exact(cut(100, REPARTITION, saved_from=60), committed=60)
-        assert judged(taken, backed_up=()).gives is Restores.EXACT
+        assert judged(taken, backed_up=()).restorability is Restorability.EXACT
         later = exact(cut(100, REPARTITION, saved_from=61), committed=60)
         assert not judged(later, backed_up=()).covered
 
@@ -400,7 +404,7 @@ def test_what_is_called_exact_has_the_state_of_the_cut(
     for taken, saved in log.points:
         status = judged(taken, *log.spans.values())
         (position,) = taken.partitions
-        if status.gives is not Restores.EXACT:
+        if status.restorability is not Restorability.EXACT:
             continue
         tail = position.end if position.saved_from is None else position.saved_from
         content = {o for index in log.stored for o in log.stored[index] if o < tail} | saved
@@ -434,13 +438,13 @@ class TestTopicsThatThePointLacks:
     @pytest.mark.parametrize("roles", [CHANGELOG, INPUT, REPARTITION, SOURCE_CHANGELOG])
     def test_a_declared_topic_was_absent(self, roles: TopicRoles) -> None:
         status = self._status(replace(self.HERE, absent_topics=("u",)), roles={"u": roles})
-        assert (status.gives, status.covered) == (Restores.NOTHING, False)
+        assert (status.restorability, status.covered) == (Restorability.NOTHING, False)
         assert "topic u is declared, but was not visible" in status.reason
         assert "remove it from the YAML" in status.reason
 
     def test_an_absent_output_is_not_needed(self) -> None:
         taken = replace(self.HERE, absent_topics=("u",))
-        assert self._status(taken, roles={"u": OUTPUT}).gives is Restores.EXACT
+        assert self._status(taken, roles={"u": OUTPUT}).restorability is Restorability.EXACT
 
     def test_an_absent_topic_that_is_no_longer_declared_is_not_needed(self) -> None:
         capped = replace(
@@ -449,35 +453,39 @@ class TestTopicsThatThePointLacks:
             guarantee=Guarantee.AT_LEAST_ONCE,
             cut_guarantee=Guarantee.EXACT,
         )
-        assert self._status(capped).gives is Restores.EXACT
-        assert self._status(capped, roles={"u": CHANGELOG}).gives is Restores.NOTHING
+        assert self._status(capped).restorability is Restorability.EXACT
+        assert self._status(capped, roles={"u": CHANGELOG}).restorability is Restorability.NOTHING
 
     def test_an_absent_topic_that_is_not_backed_up_counts_too(self) -> None:
         taken = replace(self.HERE, absent_topics=("u",))
         status = self._status(taken, roles={"u": CHANGELOG}, backed_up=["t"])
-        assert status.gives is Restores.NOTHING
-        assert judged(taken, FIRST).gives is Restores.NOTHING  # of which nothing is known
+        assert status.restorability is Restorability.NOTHING
+        assert (
+            judged(taken, FIRST).restorability is Restorability.NOTHING
+        )  # of which nothing is known
 
     def test_a_topic_that_nobody_had_declared(self) -> None:
         taken = replace(self.HERE, undeclared_topics=("shop-new-changelog",))
         status = self._status(taken)
-        assert status.gives is Restores.UNPROVEN
+        assert status.restorability is Restorability.UNPROVEN
         assert "topic shop-new-changelog belongs to the application" in status.reason
         assert "not_mine" in status.reason
         # declared afterwards: the point still has nothing of it
         declared = {"shop-new-changelog": CHANGELOG}
-        assert self._status(taken, roles=declared).gives is Restores.UNPROVEN
+        assert self._status(taken, roles=declared).restorability is Restorability.UNPROVEN
         mine = frozenset({"shop-new-changelog"})
-        assert self._status(taken, not_mine=mine).gives is Restores.EXACT
+        assert self._status(taken, not_mine=mine).restorability is Restorability.EXACT
 
     def test_offsets_of_a_topic_that_a_point_of_an_earlier_release_lacks(self) -> None:
         offsets = (GroupOffset("data", 0, 7, ""), GroupOffset("t", 0, 3, ""))
         taken = replace(self.HERE, group_offsets=offsets)
         assert taken.undeclared_topics is None
         status = self._status(taken)
-        assert status.gives is Restores.UNPROVEN
+        assert status.restorability is Restorability.UNPROVEN
         assert "topic data belongs to the application (the group has committed" in status.reason
-        assert self._status(taken, not_mine=frozenset({"data"})).gives is Restores.EXACT
+        assert (
+            self._status(taken, not_mine=frozenset({"data"})).restorability is Restorability.EXACT
+        )
 
     def test_what_is_looked_at_alone_is_exact_all_the_same(self) -> None:
         taken = replace(
@@ -488,7 +496,7 @@ class TestTopicsThatThePointLacks:
             cut_guarantee=Guarantee.EXACT,
         )
         status = self._status(taken.narrowed([self.A]), roles={"u": CHANGELOG})
-        assert status.gives is Restores.EXACT
+        assert status.restorability is Restorability.EXACT
 
 
 def test_ten_thousand_points_of_twenty_partitions_over_a_month_of_windows() -> None:
@@ -526,10 +534,13 @@ def test_ten_thousand_points_of_twenty_partitions_over_a_month_of_windows() -> N
             closed=[window(index) for index in range(windows)],
         )
         statuses = evaluator.evaluate(taken)
-    found = {gives: sum(s.gives is gives for s in statuses) for gives in Restores}
-    assert found[Restores.UNPROVEN] > 1000
-    assert found[Restores.EXACT] > 1000
-    assert found[Restores.NOTHING] > 0
+    found = {
+        restorability: sum(s.restorability is restorability for s in statuses)
+        for restorability in Restorability
+    }
+    assert found[Restorability.UNPROVEN] > 1000
+    assert found[Restorability.EXACT] > 1000
+    assert found[Restorability.NOTHING] > 0
     # 2.0 to 2.6 s on a busy machine; what must not come back is a cost of minutes.
     assert took.seconds < 5
 
@@ -553,34 +564,34 @@ class TestRowsThatExpireCompacted:
         return status
 
     @pytest.mark.parametrize(
-        ("roles", "end", "committed", "gives"),
+        ("roles", "end", "committed", "restorability"),
         [
-            (CHANGELOG, 1500, None, Restores.UNPROVEN),
-            (CHANGELOG, 2000, None, Restores.EXACT),
-            (CHANGELOG, 2500, None, Restores.EXACT),
-            (INPUT, 2500, 2000, Restores.EXACT),
-            (INPUT, 2500, 1999, Restores.UNPROVEN),
-            (INPUT, 2500, None, Restores.UNPROVEN),
-            (INPUT, 1500, 1500, Restores.UNPROVEN),
-            (SOURCE_CHANGELOG, 2500, 2000, Restores.EXACT),
-            (SOURCE_CHANGELOG, 2500, 1000, Restores.UNPROVEN),
-            (OUTPUT, 1500, None, Restores.UNPROVEN),
-            (OUTPUT, 2500, None, Restores.EXACT),
-            (TopicRoles({TopicRole.GLOBAL}), 1999, None, Restores.UNPROVEN),
-            (TopicRoles({TopicRole.GLOBAL}), 2001, None, Restores.EXACT),
-            (REPARTITION, 2500, 1999, Restores.UNPROVEN),
+            (CHANGELOG, 1500, None, Restorability.UNPROVEN),
+            (CHANGELOG, 2000, None, Restorability.EXACT),
+            (CHANGELOG, 2500, None, Restorability.EXACT),
+            (INPUT, 2500, 2000, Restorability.EXACT),
+            (INPUT, 2500, 1999, Restorability.UNPROVEN),
+            (INPUT, 2500, None, Restorability.UNPROVEN),
+            (INPUT, 1500, 1500, Restorability.UNPROVEN),
+            (SOURCE_CHANGELOG, 2500, 2000, Restorability.EXACT),
+            (SOURCE_CHANGELOG, 2500, 1000, Restorability.UNPROVEN),
+            (OUTPUT, 1500, None, Restorability.UNPROVEN),
+            (OUTPUT, 2500, None, Restorability.EXACT),
+            (TopicRoles({TopicRole.GLOBAL}), 1999, None, Restorability.UNPROVEN),
+            (TopicRoles({TopicRole.GLOBAL}), 2001, None, Restorability.EXACT),
+            (REPARTITION, 2500, 1999, Restorability.UNPROVEN),
         ],
     )
     def test_a_point_that_needs_what_may_be_gone_is_not_exact(
-        self, roles: TopicRoles, end: int, committed: int | None, gives: Restores
+        self, roles: TopicRoles, end: int, committed: int | None, restorability: Restorability
     ) -> None:
         status = self.judged(roles, end, committed=committed)
-        assert status.gives is gives
+        assert status.restorability is restorability
         assert ("kept only the last record of each key" in status.reason) == (
-            gives is Restores.UNPROVEN
+            restorability is Restorability.UNPROVEN
         )
         whole = self.judged(roles, end, committed=committed, every=True)
-        assert whole.gives is Restores.EXACT
+        assert whole.restorability is Restorability.EXACT
 
 
 class TestPending:

@@ -379,7 +379,7 @@ class TestPutTogether:
     def test_rows_are_in_order_and_files_hold_ranges(self, small: Table[Thing]) -> None:
         for number in (3, 1, 2, 0, 7, 9, 8, 6, 5, 4, *range(10, 40)):
             small.append(rows("a", number))
-        by_file = small.fold(["number"], _listed)
+        by_file = small.reduce(["number"], _listed)
         assert all(of_file == sorted(of_file) for of_file in by_file)
         found = [(file.low, file.high) for file in small.files()]
         assert len(found) < 6
@@ -502,7 +502,7 @@ class TestFold:
             return sum(made[-1])
 
         def total() -> int:
-            return sum(growing.fold(["number"], numbers, where=pc.field("number") > 0))
+            return sum(growing.reduce(["number"], numbers, where=pc.field("number") > 0))
 
         assert total() == 0
         growing.append([*rows("a", 0, 1, 2), *rows("b", 9)])

@@ -23,7 +23,7 @@ def app(tmp_path: Path) -> SimulatedApp:
 
 
 def _opened(app: SimulatedApp) -> View:
-    return Repository.open(app.settings).reading(app.settings, look_s=0)
+    return Repository.open(app.settings).reading(app.settings, inspect_timeout_s=0)
 
 
 def _records(view: View, app: SimulatedApp) -> list[int]:

@@ -9,7 +9,7 @@ from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.point import Guarantee, PartitionCut, RecoveryPoint
-from kstreams_assets.model.restorability import Restorable, Restores, Yardstick
+from kstreams_assets.model.restorability import Restorability, Restorable, Yardstick
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import DeclaredGuarantee
@@ -76,13 +76,15 @@ def test_what_is_declared_wins(
 
 @pytest.mark.parametrize(
     ("guarantee", "accepted"),
-    [(E, {Restores.EXACT}), (A, {Restores.EXACT, Restores.AT_LEAST_ONCE})],
+    [(E, {Restorability.EXACT}), (A, {Restorability.EXACT, Restorability.AT_LEAST_ONCE})],
 )
 def test_less_than_the_application_guarantees_is_never_enough(
-    guarantee: Guarantee, accepted: set[Restores]
+    guarantee: Guarantee, accepted: set[Restorability]
 ) -> None:
     yardstick = Yardstick(guarantee)
-    assert {gives for gives in Restores if yardstick.accepts(gives)} == accepted
+    assert {
+        restorability for restorability in Restorability if yardstick.accepts(restorability)
+    } == accepted
 
 
 def _live(guarantee: Guarantee = A, **offsets: int) -> RecoveryPoint:
@@ -113,9 +115,9 @@ def test_a_restore_repeats_at_most_what_lies_between_offsets_and_ends() -> None:
 def test_what_is_enough_is_the_newest_point_that_the_yardstick_accepts() -> None:
     from tests.restore.planning_samples import status
 
-    weak = status(Restores.AT_LEAST_ONCE)
+    weak = status(Restorability.AT_LEAST_ONCE)
     assert Restorable(None, weak).enough is None
     assert Restorable(None, weak, yardstick=Yardstick(E)).enough is None
     assert Restorable(None, weak, yardstick=Yardstick(A)).enough is weak
-    unproven = status(Restores.UNPROVEN)
+    unproven = status(Restorability.UNPROVEN)
     assert Restorable(None, unproven, yardstick=Yardstick(A)).enough is None

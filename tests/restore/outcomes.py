@@ -10,7 +10,7 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.groups import GroupOffset
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import (
     PartitionProduced,
     RestoreMode,
@@ -98,7 +98,7 @@ def plan(
         target_bootstrap_servers=target,
         request=request,
         point=point(1_760_000_000_000, point_id="point-1"),
-        gives=Restores.EXACT,
+        restorability=Restorability.EXACT,
         topics=tuple(planned),
         refusals=refusals,
     )

@@ -19,7 +19,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.point import RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
@@ -101,7 +101,7 @@ class PlannedApplication:
 
         No log of this hand-made application shows exactly-once, so its points are at least once.
         """
-        changes.setdefault("accept", Restores.AT_LEAST_ONCE)
+        changes.setdefault("accept", Restorability.AT_LEAST_ONCE)
         if not {"point_id", "as_of_ms"} & changes.keys():
             changes["as_of_ms"] = self.points[0].ended_at_ms
         return RestoreRequest(**changes)
@@ -110,7 +110,7 @@ class PlannedApplication:
         self, *, target: KafkaConnection | None = None, newest: bool = False, **changes: Any
     ) -> RestorePlan:
         """The plan; fails when anything was written, to the warehouse or to the target."""
-        changes.setdefault("accept", Restores.AT_LEAST_ONCE)
+        changes.setdefault("accept", Restorability.AT_LEAST_ONCE)
         request = RestoreRequest(**changes) if newest else self.request(**changes)
         before = self._everything()
         plan = plan_restore(self.settings, request, target or self.target)

@@ -6,11 +6,11 @@ from typing import Any
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.restores import RestoreState, StoredRestore, StoredTopic
 from kstreams_assets.model.spans import NotedFacts, TopicFacts
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.restore.preconditions import Facts
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import roles_at, select
@@ -74,11 +74,18 @@ def point(
     )
 
 
-def status(gives: Restores = Restores.EXACT) -> PointStatus:
+def status(restorability: Restorability = Restorability.EXACT) -> PointStatus:
     """What the point gives."""
     taken = point()
     return PointStatus(
-        taken.id, taken.taken_at_ms, taken.method, taken.guarantee, True, True, gives, "Because."
+        taken.id,
+        taken.taken_at_ms,
+        taken.method,
+        taken.guarantee,
+        True,
+        True,
+        restorability,
+        "Because.",
     )
 
 
@@ -123,7 +130,9 @@ def findings(request: RestoreRequest | None = None, **changes: Any) -> Facts:
         "status": status(),
         "selection": selection,
         "holdings": {
-            partition.cut.id: Holding(records=5, bytes=50, windows=frozenset({"w1", "w2"}))
+            partition.cut.id: PartitionContents(
+                records=5, bytes=50, windows=frozenset({"w1", "w2"})
+            )
             for topic in selection.topics
             for partition in topic.partitions
         },

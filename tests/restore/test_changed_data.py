@@ -18,7 +18,7 @@ from kstreams_assets.layout import written_files
 from kstreams_assets.model.data_files import By, SpanFile
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.point import PartitionCut, RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import PartitionProduced
 from kstreams_assets.model.saved_records import SavedTail
 from kstreams_assets.offsets import TopicPartitionId, runs_of
@@ -253,7 +253,7 @@ def test_a_changed_point(tmp_path: Path, column: str, change: Callable[[list], l
     (damaged,) = points.load(["p"], damaged_too=True)
     evaluator = RestorabilityEvaluator({}, roles={}, backed_up=set(), closed=[])
     (status,) = evaluator.evaluate([damaged])
-    assert (status.gives, status.damaged) == (Restores.NOTHING, True)
+    assert (status.restorability, status.damaged) == (Restorability.NOTHING, True)
 
 
 def test_an_older_point_is_the_newest_that_counts(tmp_path: Path) -> None:

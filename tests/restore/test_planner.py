@@ -11,7 +11,7 @@ from confluent_kafka.admin import (
 )
 
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.repository.repository import Repository
@@ -55,7 +55,10 @@ class TestPlanned:
         plan = app.plan()
         assert plan.refusals == ()
         assert plan.point == app.points[0]
-        assert (plan.gives, plan.group) == (Restores.AT_LEAST_ONCE, app.bench.application_id)
+        assert (plan.restorability, plan.group) == (
+            Restorability.AT_LEAST_ONCE,
+            app.bench.application_id,
+        )
         counts = {name: _topic(app, plan, name).records for name in app.names}
         assert counts == {
             "orders": 20,

@@ -7,10 +7,10 @@ import pytest
 from kstreams_assets.app.model import Store
 from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.checks import Finding
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import OriginalHeaders, RestoreMode
 from kstreams_assets.offsets import CommittedOffset
-from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planner import make_plan, misread_buffers, plan_topics, restore_id
 from kstreams_assets.restore.preconditions import Facts
@@ -66,7 +66,7 @@ class TestRestoreId:
         [
             {"point_id": "p1"},
             {"as_of_ms": 5},
-            {"accept": Restores.UNPROVEN},
+            {"accept": Restorability.UNPROVEN},
             {"replication_factor": 3},
             {"verify": VerifyExtent.COUNTS},
             {"accept_replaced_timestamps": True},
@@ -194,18 +194,18 @@ class TestNotes:
         assert _has_note(recreated, "configs of orders", "another topic of this name")
 
     def test_what_the_point_gives(self) -> None:
-        weak = findings(status=status(Restores.AT_LEAST_ONCE))
+        weak = findings(status=status(Restorability.AT_LEAST_ONCE))
         assert _has_note(weak, "at_least_once")
         assert _has_note(
-            findings(status=status(Restores.UNPROVEN)), "possibly incomplete", "Because."
+            findings(status=status(Restorability.UNPROVEN)), "possibly incomplete", "Because."
         )
         rebuilt = findings(
-            RestoreRequest(mode=RestoreMode.REBUILD), status=status(Restores.AT_LEAST_ONCE)
+            RestoreRequest(mode=RestoreMode.REBUILD), status=status(Restorability.AT_LEAST_ONCE)
         )
         assert not _has_note(rebuilt, "at_least_once")
 
     def test_what_kafka_had_lost(self) -> None:
-        found = findings(holdings={partition_of("orders"): Holding(lost=1234)})
+        found = findings(holdings={partition_of("orders"): PartitionContents(lost=1234)})
         assert _has_note(found, "lost 1,234 offset(s) of orders")
 
     def test_another_application_id_and_headers(self) -> None:
@@ -225,7 +225,7 @@ class TestPlan:
     def test_of_a_point(self) -> None:
         plan = _plan(findings())
         assert plan.point == point()
-        assert plan.gives is Restores.EXACT
+        assert plan.restorability is Restorability.EXACT
         assert (plan.group, plan.target_cluster_id) == ("shop", TARGET_CLUSTER)
         assert plan.restore_id == restore_id("shop", point().id, TARGET_CLUSTER, RestoreRequest())
         assert (plan.records, plan.bytes, plan.refusals) == (35, 350, ())
@@ -233,7 +233,11 @@ class TestPlan:
     def test_without_one(self) -> None:
         nothing = {"selection": Selection(), "holdings": {}, "facts": {}}
         plan = _plan(replace(findings(), point=None, status=None, **nothing))
-        assert (plan.restore_id, plan.point, plan.gives) == ("", None, Restores.NOTHING)
+        assert (plan.restore_id, plan.point, plan.restorability) == (
+            "",
+            None,
+            Restorability.NOTHING,
+        )
         assert plan.topics == ()
 
     def test_all_refusals_are_listed_each_once(self) -> None:

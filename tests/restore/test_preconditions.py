@@ -11,7 +11,7 @@ from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.restores import RestoreMode, RestoreState, StoredRestore
 from kstreams_assets.offsets import CommittedOffset
-from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import make_plan, plan_topics
 from kstreams_assets.restore.preconditions import Facts, changed_since, refusals
@@ -303,7 +303,9 @@ class TestChangedSince:
     def test_what_is_restored(self) -> None:
         found = findings()
         then = make_plan(found, plan_topics(found)[0])
-        fewer = replace(found, holdings={**found.holdings, partition_of("orders"): Holding()})
+        fewer = replace(
+            found, holdings={**found.holdings, partition_of("orders"): PartitionContents()}
+        )
         now = make_plan(fewer, plan_topics(fewer)[0])
         (refusal,) = changed_since(then, now, None)
         assert "The restore now has 0 records; the plan had 5" in refusal.found
@@ -378,9 +380,9 @@ class TestTopicsWithoutFacts:
 
 
 class TestRecords:
-    ODD: Mapping[Any, Holding] = {
-        partition_of("orders"): Holding(records=9, odd_timestamps=1_003),
-        partition_of("totals"): Holding(records=9, odd_timestamps=2),
+    ODD: Mapping[Any, PartitionContents] = {
+        partition_of("orders"): PartitionContents(records=9, odd_timestamps=1_003),
+        partition_of("totals"): PartitionContents(records=9, odd_timestamps=2),
     }
 
     def test_timestamps_of_zero_or_below_stand_against_nothing(self) -> None:

@@ -7,9 +7,9 @@ from unittest import mock
 import pytest
 
 from kstreams_assets.checks import Finding
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import RestoreMode
-from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import outcome
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
@@ -54,7 +54,9 @@ class TestMarkdown:
     def test_every_topic_with_roles_windows_records_and_its_name_there(self) -> None:
         held = {
             **findings().holdings,
-            partition_of("shop-sums-repartition"): Holding(records=1_200, saved_records=1_100),
+            partition_of("shop-sums-repartition"): PartitionContents(
+                records=1_200, saved_records=1_100
+            ),
         }
         found = findings(
             RestoreRequest(application_id="shop-b"), target=target(there("orders")), holdings=held
@@ -162,7 +164,7 @@ class TestDocument:
     def test_without_a_point(self) -> None:
         nothing = {"selection": Selection(), "holdings": {}, "facts": {}}
         found = document(_plan(replace(findings(), point=None, status=None, **nothing)))
-        assert (found["point"], found["gives"]) == (None, Restores.NOTHING)
+        assert (found["point"], found["gives"]) == (None, Restorability.NOTHING)
 
 
 @pytest.mark.parametrize(

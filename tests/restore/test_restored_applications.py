@@ -12,7 +12,7 @@ from kstreams_assets.app.model import Store
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from spark_resources.resource import SparkSessionResource
@@ -256,7 +256,7 @@ def test_at_least_once_from_a_live_point_loses_nothing(
     at_least_once_run: AtLeastOnceRun, spark: SparkSessionResource, tmp_path: Path
 ) -> None:
     run, topics = at_least_once_run.source, at_least_once_run.topics
-    request = own_names("live", run.points["live"], accept=Restores.AT_LEAST_ONCE)
+    request = own_names("live", run.points["live"], accept=Restorability.AT_LEAST_ONCE)
     restored = restore(run, run.settings.connection, spark, request)
     restored.commit()
 
@@ -282,7 +282,7 @@ def test_at_least_once_from_an_application_closed_in_an_orderly_way_repeats_noth
     # that it was not killed nobody can see in Kafka, so the operator has to know it
     assert run.points["stopped"].guarantee is Guarantee.AT_LEAST_ONCE
     request = own_names("stopped", run.points["stopped"])
-    request = request.model_copy(update={"accept": Restores.AT_LEAST_ONCE})
+    request = request.model_copy(update={"accept": Restorability.AT_LEAST_ONCE})
     restored = restore(run, run.settings.connection, spark, request)
     restored.commit()
 

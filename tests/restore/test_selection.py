@@ -15,7 +15,7 @@ from kstreams_assets.model.point import (
     RecoveryPoint,
     WantedPartition,
 )
-from kstreams_assets.model.restorability import PointStatus, Restores
+from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.restores import InputsAt, RestoreMode, StoredRestore
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange
@@ -33,14 +33,19 @@ from kstreams_assets.texts import iso_time
 from tests.restore.planning_samples import INTERNAL, ROLES, application, point, stored
 
 SECOND = 1_000
-E, A, U, N = Restores.EXACT, Restores.AT_LEAST_ONCE, Restores.UNPROVEN, Restores.NOTHING
+E, A, U, N = (
+    Restorability.EXACT,
+    Restorability.AT_LEAST_ONCE,
+    Restorability.UNPROVEN,
+    Restorability.NOTHING,
+)
 
 
 @dataclass
 class Points:
     """Points p0, p1 ... one second apart, the first at second 0; what each gives."""
 
-    gives: Sequence[Restores]
+    restorability: Sequence[Restorability]
     judged: list[str] = field(default_factory=list)
     closing_late: Mapping[int, int] = field(default_factory=dict)
     took_ms: Mapping[int, int] = field(default_factory=dict)
@@ -74,7 +79,7 @@ class Points:
                 took_ms=self.took_ms.get(i, 0),
                 sequence=i,
             )
-            for i in range(len(self.gives))
+            for i in range(len(self.restorability))
         ]
         chosen = choose(
             instants,
@@ -93,15 +98,15 @@ class Points:
         return self.taken_s.get(index, index) * SECOND
 
     def _status(self, index: int) -> PointStatus:
-        gives = self.gives[index]
+        restorability = self.restorability[index]
         return PointStatus(
             id=f"p{index}",
             taken_at_ms=self._taken_ms(index),
             method=Method.TRANSACTIONS,
             guarantee=Guarantee.EXACT,
             sealed=False,
-            covered=gives is not N,
-            gives=gives,
+            covered=restorability is not N,
+            restorability=restorability,
             reason=f"because of {index}.",
             is_pending=f"p{index}" in self.pending,
             has_increments=self.has_increments,
@@ -145,7 +150,7 @@ class TestNewest:
         assert "p4 has restorability nothing: because of 4." in chosen.notes[0]
 
     @pytest.mark.parametrize(("accept", "expected"), [(E, "p0"), (A, "p1"), (U, "p2"), (N, "p2")])
-    def test_accepting_less_gets_a_newer_one(self, accept: Restores, expected: str) -> None:
+    def test_accepting_less_gets_a_newer_one(self, accept: Restorability, expected: str) -> None:
         assert _id(Points([E, A, U, N]).choose(RestoreRequest(accept=accept))) == expected
 
     def test_no_note_when_the_newest_of_all_is_taken(self) -> None:
@@ -329,10 +334,12 @@ class TestById:
 
 
 class TestRebuildPoint:
-    @pytest.mark.parametrize("gives", [A, U])
-    def test_what_the_cut_proves_of_state_does_not_matter(self, gives: Restores) -> None:
+    @pytest.mark.parametrize("restorability", [A, U])
+    def test_what_the_cut_proves_of_state_does_not_matter(
+        self, restorability: Restorability
+    ) -> None:
         request = RestoreRequest(mode=RestoreMode.REBUILD)
-        assert _id(Points([E, gives]).choose(request)) == "p1"
+        assert _id(Points([E, restorability]).choose(request)) == "p1"
 
     def test_the_inputs_must_be_there(self) -> None:
         request = RestoreRequest(mode=RestoreMode.REBUILD)
@@ -592,9 +599,9 @@ class TestLogs:
         (refusal,) = _select(request).refusals
         assert refusal.found == "It restores whole logs, but inputs is tail."
 
-    @pytest.mark.parametrize("gives", [A, U])
-    def test_the_state_of_the_point_does_not_matter(self, gives: Restores) -> None:
-        assert _id(Points([gives]).choose(LOGS)) == "p0"
+    @pytest.mark.parametrize("restorability", [A, U])
+    def test_the_state_of_the_point_does_not_matter(self, restorability: Restorability) -> None:
+        assert _id(Points([restorability]).choose(LOGS)) == "p0"
 
     def test_without_a_covered_point_the_needed_topics_are_named(self) -> None:
         text = _refusal(Points([N]).choose(LOGS))

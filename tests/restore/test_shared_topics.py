@@ -11,7 +11,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.point import RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import InputsAt, StoredRestore
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.context import RunContext
@@ -89,7 +89,7 @@ class Shared:
             prefix=self.prefix,
             exclude=(self.orders,) if exclude else (),
             inputs_are_at=inputs_are_at,
-            accept=Restores.AT_LEAST_ONCE,  # nothing in these logs shows exactly-once
+            accept=Restorability.AT_LEAST_ONCE,  # nothing in these logs shows exactly-once
         )
         return plan_restore(self.settings(bench), request, bench.cluster.connection)
 
@@ -181,7 +181,7 @@ def test_mapped_it_goes_on_at_the_same_record(shared: Shared) -> None:
 
 def test_latest_it_goes_on_at_the_end_and_is_not_called_exact(shared: Shared) -> None:
     plan = shared.plan(shared.shipping, point=1, exclude=True, inputs_are_at=InputsAt.LATEST)
-    assert plan.gives is Restores.UNPROVEN
+    assert plan.restorability is Restorability.UNPROVEN
     assert any("Its existing records are never read" in note for note in plan.notes)
     restore = shared.run(shared.shipping, plan)
     # what comes before the commit is read

@@ -15,7 +15,7 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.repository.contents import Holding
+from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.repository.ktable_files import window_files
 from kstreams_assets.repository.ledger import Ledger
 from kstreams_assets.repository.records import largest_batch
@@ -302,7 +302,7 @@ def test_a_store_of_no_declared_kind_may_be_versioned() -> None:
     assert not may_be_versioned(store(format=StoreFormat(kind=StoreKind.VERSIONED)), configs)
 
 
-RAW = Holding(records=9, bytes=900)
+RAW = PartitionContents(records=9, bytes=900)
 ROWS = (Row(0, 12), Row(0, 55), Row(0, 34))
 
 
@@ -340,7 +340,7 @@ class Written:
     def given(
         self,
         *,
-        raw: Holding = RAW,
+        raw: PartitionContents = RAW,
         configs: Mapping[str, str] = {},
     ) -> FromSnapshots:
         """What a restore of the point gets of it."""
@@ -385,10 +385,12 @@ class TestGiven:
     def test_rows_and_bytes_of_the_ledger_beside_those_of_the_raw_log(
         self, written: Written
     ) -> None:
-        given = written.given(raw=Holding(records=9, bytes=900, saved_records=4, lost=2))
+        given = written.given(raw=PartitionContents(records=9, bytes=900, saved_records=4, lost=2))
         assert given.refusals == ()
         assert given.holdings == {
-            partition_of(CHANGELOG): Holding(records=3, bytes=30, lost=2, windows=frozenset({"w1"}))
+            partition_of(CHANGELOG): PartitionContents(
+                records=3, bytes=30, lost=2, windows=frozenset({"w1"})
+            )
         }
         source = given.sources[CHANGELOG]
         assert (source.store, source.window) == ("sums", "w1")
@@ -415,7 +417,7 @@ class TestGiven:
     def test_timestamps_that_a_producer_replaces(self, tmp_path: Path) -> None:
         written = Written(tmp_path, ("sums", StoreFormat()))
         written.note(snapshot(), Row(0, 12, timestamp_ms=0), Row(0, 13), Row(0, 14))
-        given = written.given(raw=Holding(records=9, odd_timestamps=5))
+        given = written.given(raw=PartitionContents(records=9, odd_timestamps=5))
         assert given.holdings[partition_of(CHANGELOG)].odd_timestamps == 1
 
     def test_deletions_of_versioned_stores_are_records(self, tmp_path: Path) -> None:

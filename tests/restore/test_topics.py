@@ -9,7 +9,7 @@ import pytest
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.admin import TopicSpec
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
@@ -37,7 +37,7 @@ def plan_of(
         target_bootstrap_servers=bench.cluster.connection.bootstrap_servers,
         request=RestoreRequest(),
         point=None,
-        gives=Restores.EXACT,
+        restorability=Restorability.EXACT,
         topics=tuple(
             _topic(
                 name,

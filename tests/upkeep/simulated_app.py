@@ -30,7 +30,7 @@ from kstreams_assets.model.point import (
     Guarantee,
     Method,
     PartitionCut,
-    PartitionLife,
+    PartitionIncarnation,
     RecoveryPoint,
     WantedPartition,
     new_point_id,
@@ -118,7 +118,7 @@ class SimulatedApp:
     points: list[RecoveryPoint] = field(default_factory=list)
     per_window: int = 30
     topic_ids: dict[str, str] = field(default_factory=dict)
-    gone: dict[PartitionLife, list[Row]] = field(default_factory=dict)
+    gone: dict[PartitionIncarnation, list[Row]] = field(default_factory=dict)
     """The logs of topics that were recreated since."""
     cluster_id: str = "source"
     restored: dict[TopicPartitionId, int] = field(default_factory=dict)
@@ -451,7 +451,7 @@ class SimulatedApp:
         for number in range(PARTITIONS):
             cut = point.cut(TopicPartitionId(topic, number))
             assert cut is not None
-            found[number] = _folded(r for r in self.log_of(cut) if cut.holds(r.offset))
+            found[number] = _last_of_each_key(r for r in self.log_of(cut) if cut.holds(r.offset))
         return found
 
     def needed(self, point: RecoveryPoint, topic: str) -> list[Row]:
@@ -479,7 +479,7 @@ def _batch(number: int, rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=FILE)
 
 
-def _folded(rows: Iterable[Row]) -> State:
+def _last_of_each_key(rows: Iterable[Row]) -> State:
     state: State = {}
     for row in rows:
         if row.value is None:
@@ -520,7 +520,7 @@ def restored_state(
 ) -> dict[int, State]:
     """The store at a point, as the backups give it now."""
     rows = read_back(settings, point, topic, from_committed=False)
-    return {number: _folded(of_it) for number, of_it in rows.items()}
+    return {number: _last_of_each_key(of_it) for number, of_it in rows.items()}
 
 
 def copied(app: SimulatedApp, folder: Path) -> SimulatedApp:

@@ -184,7 +184,7 @@ def seen(warehouse: Warehouse, app: StreamsApplication) -> str:
     told = []
     for one, status in zip(points, contents.statuses(points), strict=True):
         saved = Repository(warehouse, app.application_id).saved_records.of_point(one)
-        told.append([one.id, status.gives.value, status.reason, saved.num_rows])
+        told.append([one.id, status.restorability.value, status.reason, saved.num_rows])
     ledger = Ledger(warehouse, app.application_id)
     files = ledger.expected_files(superseded=True)
     problems = {found.place: found.problem for found in inspect(files, By.SIZE)}

@@ -309,7 +309,7 @@ def _require_restorable(place: Path, stock: Stock) -> None:
         .reading(stock.application)
         .statuses(points)
     )
-    given = {one.gives.value for one in told if int(one.id[6:]) < 3}
+    given = {one.restorability.value for one in told if int(one.id[6:]) < 3}
     assert given == {"at_least_once"}, told
     assert list(Ledger(Warehouse(place), "shop").damaged()) == []
 

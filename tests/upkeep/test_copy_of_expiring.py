@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import KeepSettings
 from kstreams_assets.store import StorePath
@@ -50,7 +50,7 @@ def _require_all_restore(
         while not statuses[-1].covered:
             del statuses[-1], points[-1]
     for point, status in zip(points, statuses, strict=True):
-        assert status.gives is Restores.EXACT, (point.id, status.reason)
+        assert status.restorability is Restorability.EXACT, (point.id, status.reason)
     for point in points[::every]:
         assert restored_state(settings, point) == app.state(point), point.id
         for topic in (INPUT, FLIGHT):

@@ -13,7 +13,7 @@ import pytest
 
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.metrics.info import ApplicationInfo, warehouse_info
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.recovery.maintenance import maintain
 from kstreams_assets.recovery.retention import retention_of
 from kstreams_assets.repository.records import file_actions
@@ -58,7 +58,7 @@ def require_all_restore(app: SimulatedApp) -> list[str]:
     for point, status in zip(
         points, Repository.open(app.settings).reading(app.settings).statuses(points), strict=True
     ):
-        assert status.gives is Restores.EXACT, (point.id, status.reason)
+        assert status.restorability is Restorability.EXACT, (point.id, status.reason)
         assert restored_state(app.settings, point) == app.state(point), point.id
         for topic in (INPUT, FLIGHT):
             there = read_back(app.settings, point, topic, from_committed=True)
@@ -88,7 +88,7 @@ def test_what_stays_restores_as_before(tmp_path: Path, seed: int) -> None:
     assert set(listed) == set(planned.kept) == set(done.plan.kept)
     assert set(pinned) <= set(listed)
     assert len(listed) < len(app.points)
-    assert {one.what for one in done.topics} >= {Change.DROP, Change.FOLD}
+    assert {one.what for one in done.topics} >= {Change.DROP, Change.COMPACT}
     assert sum(size.bytes for size in app.ledger.sizes().values()) < 0.8 * bytes_before
     assert not list(app.ledger.damaged())
     again = ExpireJob(app.settings, run_id="two").run()
@@ -217,7 +217,7 @@ def test_what_was_given_up_holds_nothing_back(tmp_path: Path) -> None:
     for point, status in zip(
         whole, Repository.open(settings).reading(settings).statuses(whole), strict=True
     ):
-        assert status.gives is Restores.EXACT
+        assert status.restorability is Restorability.EXACT
         assert restored_state(settings, point) == app.state(point)
     assert VerifyJob(settings, full=True, settle_s=0).run().sound
 

@@ -12,7 +12,7 @@ from kstreams_assets.backup.run import BackupJob
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.point import RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.repository.ledger import Ledger
@@ -132,11 +132,11 @@ def test_every_point_that_stays_goes_on(
     listed = [instant.id for instant in table.instants()]
     assert sorted(done.plan.kept) == sorted(listed)
     assert pinned + 2 <= len(listed) <= pinned + 4
-    assert {Change.DROP, Change.FOLD, Change.JOIN} <= {one.what for one in done.topics}
+    assert {Change.DROP, Change.COMPACT, Change.JOIN} <= {one.what for one in done.topics}
     after = _stored(settings)
     fresh = 0
     statuses = Repository.open(settings).reading(settings).statuses(table.load(listed))
-    covered = [status.id for status in statuses if status.gives is Restores.EXACT]
+    covered = [status.id for status in statuses if status.restorability is Restorability.EXACT]
     assert covered == listed[: pinned + 2]  # the last one was taken behind the last backup
     for number, point in enumerate(table.load(covered)):
         is_last = point.id == covered[-1]

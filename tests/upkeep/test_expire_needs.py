@@ -14,7 +14,7 @@ from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.point import RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import KeepSettings
@@ -59,10 +59,11 @@ def listed(app: SimulatedApp) -> list[RecoveryPoint]:
     return [point for point in app.points if point.id in ids]
 
 
-def given_by(app: SimulatedApp) -> dict[str, Restores]:
+def given_by(app: SimulatedApp) -> dict[str, Restorability]:
     points = listed(app)
     return {
-        s.id: s.gives for s in Repository.open(app.settings).reading(app.settings).statuses(points)
+        s.id: s.restorability
+        for s in Repository.open(app.settings).reading(app.settings).statuses(points)
     }
 
 
@@ -101,10 +102,10 @@ def test_offsets_that_went_back_need_what_is_old(tmp_path: Path, back: tuple[str
     go_back(app, *back)
     app.run(app.windows[7:])
     before = given_by(app)
-    assert set(before.values()) == {Restores.EXACT}
+    assert set(before.values()) == {Restorability.EXACT}
     done = ExpireJob(app.settings, run_id="night").run()
     assert done.plan.expiring
-    assert set(given_by(app).values()) == {Restores.EXACT}
+    assert set(given_by(app).values()) == {Restorability.EXACT}
     require_restorable(app, listed(app))
     assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().damages == ()
 
@@ -120,10 +121,10 @@ def test_compacted_topics_keep_the_last_record_of_each_key(tmp_path: Path) -> No
     points = listed(app)
     assert app.points[4] in points
     assert len(points) < len(app.points)
-    assert set(given_by(app).values()) == {Restores.EXACT}
+    assert set(given_by(app).values()) == {Restorability.EXACT}
     require_restorable(app, points)
     changes = {(one.topic, one.what) for one in done.topics}
-    assert {(MASTER, Change.FOLD), (OUTPUT, Change.FOLD), (INPUT, Change.DROP)} <= changes
+    assert {(MASTER, Change.COMPACT), (OUTPUT, Change.COMPACT), (INPUT, Change.DROP)} <= changes
     assert not {(MASTER, Change.DROP), (OUTPUT, Change.DROP)} & changes
     for name in (MASTER, TABLE, RATES, OUTPUT):
         after = sum(n for _, n in rows_of(app, name))
@@ -139,16 +140,16 @@ def test_offsets_go_back_into_what_was_compacted(tmp_path: Path) -> None:
     ExpireJob(app.settings, run_id="one").run()
     go_back(app, MASTER, TABLE)
     app.run(app.windows[5:])
-    gives = given_by(app)
-    assert [gives[point.id] for point in app.points[5:]] == [Restores.UNPROVEN] * 3
-    assert gives[app.points[4].id] is Restores.EXACT
+    restorability = given_by(app)
+    assert [restorability[point.id] for point in app.points[5:]] == [Restorability.UNPROVEN] * 3
+    assert restorability[app.points[4].id] is Restorability.EXACT
     (status,) = Repository.open(app.settings).reading(app.settings).statuses(app.points[-1:])
     assert f"{MASTER}-0: of offsets 0 to" in status.reason
     assert "kept only the last record of each key" in status.reason
     Repository(app.settings.warehouse, APPLICATION_ID).pins.pin(app.points[4].id, "audit")
     ExpireJob(app.settings, run_id="two").run()
     after = given_by(app)
-    assert after == {id_: gives[id_] for id_ in after}
+    assert after == {id_: restorability[id_] for id_ in after}
     require_restorable(app, [app.points[4]])
 
 
@@ -163,7 +164,7 @@ def test_a_plan_that_is_wrong_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ExpireJob(app.settings, run_id="night").run()
     assert rows_of(app, INPUT) == before
     assert any("~" in key for key, _ in rows_of(app, STATE))
-    assert set(given_by(app).values()) == {Restores.EXACT}
+    assert set(given_by(app).values()) == {Restorability.EXACT}
     require_restorable(app, listed(app))
     assert VerifyJob(app.settings, full=True, record=False, settle_s=0).run().damages == ()
 
@@ -220,7 +221,7 @@ def test_records_younger_than_the_lag_stay(tmp_path: Path) -> None:
     app = simulated(tmp_path, windows=10, more=more)
     app.run(app.windows)
     plan = ExpireJob(app.settings).plan()
-    (change,) = (c for c in plan.changes if (c.topic, c.what) == (MASTER, Change.FOLD))
+    (change,) = (c for c in plan.changes if (c.topic, c.what) == (MASTER, Change.COMPACT))
     oldest = min(p.effective_at_ms for p in app.points if p.id in plan.kept)
     last_ms = change.windows[-1].end_ms
     assert last_ms <= oldest - 3 * _HOUR_S * 1000 < last_ms + _HOUR_S * 1000
@@ -239,7 +240,7 @@ def test_of_a_recreated_topic_older_points_keep_theirs(tmp_path: Path) -> None:
     points = listed(app)
     assert len(points) == 3
     assert given_by(app) == {point.id: before[point.id] for point in points}
-    assert before[app.points[4].id] is Restores.EXACT
+    assert before[app.points[4].id] is Restorability.EXACT
     require_restorable(app, points)
 
 
@@ -287,7 +288,7 @@ def _expire_changes_nothing(app: SimulatedApp) -> None:
     ExpireJob(app.settings, run_id="night").run()
     after = given_by(app)
     assert after == {id_: before[id_] for id_ in after}
-    exact = [point for point in listed(app) if after[point.id] is Restores.EXACT]
+    exact = [point for point in listed(app) if after[point.id] is Restorability.EXACT]
     require_restorable(app, exact)
 
 

@@ -14,7 +14,7 @@ from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import (
     PartitionProduced,
     RestoreMode,
@@ -170,7 +170,7 @@ def _refused(
     app: PlannedApplication, settings: ApplicationSettings, point: int = 0
 ) -> KStreamsAssetsError | None:
     """Why a restore of a point does not begin; nothing is made on the target."""
-    request = app.request(point_id=app.points[point].id, accept=Restores.UNPROVEN)
+    request = app.request(point_id=app.points[point].id, accept=Restorability.UNPROVEN)
     refused: KStreamsAssetsError | None = None
     try:
         plan = plan_restore(settings, request, app.target)

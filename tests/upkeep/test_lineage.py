@@ -8,7 +8,7 @@ import pytest
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.lineage import OtherClusterError
 from kstreams_assets.model.point import RecoveryPoint, WantedPartition
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.model.spans import GapCause
 from kstreams_assets.offsets import OffsetRange, OffsetRun, TopicPartitionId
@@ -53,9 +53,9 @@ def app(moved: SimulatedApp, tmp_path: Path) -> SimulatedApp:
     return copied(moved, tmp_path / "w")
 
 
-def _gives(app: SimulatedApp) -> dict[str, Restores]:
+def _restorability(app: SimulatedApp) -> dict[str, Restorability]:
     contents = Repository.open(app.settings).reading(app.settings)
-    return {status.id: status.gives for status in contents.statuses(app.points)}
+    return {status.id: status.restorability for status in contents.statuses(app.points)}
 
 
 def _same(rows: list[Row]) -> list[tuple[bytes, bytes | None, int]]:
@@ -63,7 +63,7 @@ def _same(rows: list[Row]) -> list[tuple[bytes, bytes | None, int]]:
 
 
 def test_every_point_restores_exactly_wherever_it_was_taken(app: SimulatedApp) -> None:
-    assert set(_gives(app).values()) == {Restores.EXACT}
+    assert set(_restorability(app).values()) == {Restorability.EXACT}
     for point in app.points:
         assert restored_state(app.settings, point) == app.state(point)
         for topic in (INPUT, FLIGHT):
@@ -98,7 +98,7 @@ def test_expire_keeps_what_continued_logs_need(app: SimulatedApp, hours: int) ->
     points = Repository(settings.warehouse, APPLICATION_ID).points.newest(1_000)
     assert len(points) < len(app.points)
     app.points = sorted(points, key=lambda point: point.taken_at_ms)
-    assert set(_gives(app).values()) == {Restores.EXACT}
+    assert set(_restorability(app).values()) == {Restorability.EXACT}
     assert {p.id: restored_state(settings, p) for p in points} == {
         point.id: before[point.id] for point in points
     }
@@ -113,7 +113,7 @@ def test_a_copy_of_one_point_has_what_its_logs_were_restored_from(
     CopyJob(app.settings.warehouse, Warehouse(tmp_path / "copy").root, points=[newest.id]).run()
     settings = replace(app.settings, warehouse=Warehouse(tmp_path / "copy"))
     (status,) = Repository.open(settings).reading(settings).statuses([newest])
-    assert status.gives is Restores.EXACT
+    assert status.restorability is Restorability.EXACT
     assert restored_state(settings, newest) == app.state(newest)
 
 
@@ -130,7 +130,7 @@ def test_without_the_older_log_a_point_is_not_restored(app: SimulatedApp) -> Non
     table = Repository(app.settings.warehouse, APPLICATION_ID).restores
     for restore in table.all():
         table.change(restore, state=RestoreState.ROLLED_BACK)
-    assert _gives(app)[newest.id] is Restores.NOTHING
+    assert _restorability(app)[newest.id] is Restorability.NOTHING
 
 
 def _here(app: SimulatedApp, point: RecoveryPoint, cluster: str, ids: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.model.chains import StoredSpan, chains_of
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.repository.judge import RestorabilityEvaluator
@@ -113,7 +113,7 @@ def after(
                 stays = inside
                 if change.what is Change.DROP or life != last.topic_id:
                     stays = []
-                elif change.what is Change.FOLD:
+                elif change.what is Change.COMPACT:
                     undecided = needs.of_life(last.life).undecided
                     decided = {o % keys: o for o in inside if not undecided.holds(o)}
                     stays = [o for o in inside if undecided.holds(o) or o in decided.values()]
@@ -133,9 +133,9 @@ def after(
     return spans, left
 
 
-def gives(case: Case, spans: Sequence[StoredSpan]) -> list[Restores]:
+def restorability(case: Case, spans: Sequence[StoredSpan]) -> list[Restorability]:
     evaluator = RestorabilityEvaluator(chains_of(spans), roles={}, backed_up={TOPIC}, closed=[])
-    return [status.gives for status in evaluator.evaluate(case.points)]
+    return [status.restorability for status in evaluator.evaluate(case.points)]
 
 
 def state(cut: PartitionCut, below: int, log: Log, keys: int) -> dict[int, int]:
@@ -199,14 +199,14 @@ def cases(draw: st.DrawFn, roles: TopicRoles) -> tuple[Case, Log]:
 
 PLANS = [
     pytest.param(INPUT, Change.DROP, Change.JOIN, id="input"),
-    pytest.param(INPUT, Change.FOLD, Change.JOIN, id="compacted input"),
+    pytest.param(INPUT, Change.COMPACT, Change.JOIN, id="compacted input"),
     pytest.param(OUTPUT, Change.DROP, Change.JOIN, id="output"),
-    pytest.param(OUTPUT, Change.FOLD, Change.JOIN, id="compacted output"),
+    pytest.param(OUTPUT, Change.COMPACT, Change.JOIN, id="compacted output"),
     pytest.param(FLIGHT, Change.DROP, Change.JOIN, id="in flight"),
-    pytest.param(CHANGELOG, Change.FOLD, Change.FOLD, id="changelog"),
+    pytest.param(CHANGELOG, Change.COMPACT, Change.COMPACT, id="changelog"),
     pytest.param(CHANGELOG, Change.JOIN, Change.JOIN, id="versioned"),
-    pytest.param(BOTH, Change.FOLD, Change.FOLD, id="input and changelog"),
-    pytest.param(GLOBAL, Change.FOLD, Change.FOLD, id="global"),
+    pytest.param(BOTH, Change.COMPACT, Change.COMPACT, id="input and changelog"),
+    pytest.param(GLOBAL, Change.COMPACT, Change.COMPACT, id="global"),
 ]
 
 
@@ -218,12 +218,12 @@ def test_every_listed_point_restores_as_before(
 ) -> None:
     case, log = data.draw(cases(roles))
     keys = data.draw(st.integers(1, 4))
-    before = gives(case, case.spans)
+    before = restorability(case, case.spans)
     spans, left = after(case, case.plan(below, between), log, keys)
     listed = case.points
-    assert gives(case, spans) == before
+    assert restorability(case, spans) == before
     for one, status in zip(listed, before, strict=True):
-        if status is Restores.NOTHING:
+        if status is Restorability.NOTHING:
             continue
         committed = {offset.partition: offset.offset for offset in one.group_offsets}
         for cut in one.partitions:
@@ -234,9 +234,9 @@ def test_every_listed_point_restores_as_before(
                 assert there == state(cut, whole_from, log, keys)
     # Another night, with fewer points: rows that were put together are put together again.
     case = Case(roles, sorted(spans, key=lambda s: s.window), listed[1::2] or listed[-1:])
-    before = gives(case, case.spans)
+    before = restorability(case, case.spans)
     again, least = after(case, case.plan(below, between), left, keys)
-    assert gives(case, again) == before
+    assert restorability(case, again) == before
     for one in case.points:
         committed = {offset.partition: offset.offset for offset in one.group_offsets}
         for cut in one.partitions:

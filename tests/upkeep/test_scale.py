@@ -11,7 +11,7 @@ from bench.scale import measured
 from bench.simulated import APPLICATION, STEP, Shape, Simulation
 from kstreams_assets import calendar
 from kstreams_assets.model.point import WantedPartition
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.repository.coverage import newest_restorable
 from kstreams_assets.repository.ledger import Ledger
@@ -36,7 +36,7 @@ class TestSimulation:
     def test_its_newest_points_can_be_restored(self, simulation: Simulation) -> None:
         found = newest_restorable(simulation.settings).exact
         assert found is not None
-        assert found.gives is Restores.EXACT
+        assert found.restorability is Restorability.EXACT
 
     def test_everything_is_there_and_counted(self, simulation: Simulation) -> None:
         assert not Ledger(simulation.warehouse, APPLICATION).damaged()
@@ -52,7 +52,9 @@ class TestSimulation:
     def test_a_file_that_is_gone_is_named(self, simulation: Simulation) -> None:
         contents, [(point, wanted), _] = self._wanted(simulation, "orders")
         contents.files(wanted)[3].file.path.unlink()
-        contents = Repository.open(simulation.settings).reading(simulation.settings, look_s=0)
+        contents = Repository.open(simulation.settings).reading(
+            simulation.settings, inspect_timeout_s=0
+        )
         [damage] = contents.contents(point, [wanted])[wanted.cut.id].damaged
         assert (damage.window, damage.topic) == (simulation.window(3).key, "orders")
         assert "is missing" in damage.problem
@@ -61,7 +63,7 @@ class TestSimulation:
     def test_without_time_to_look_that_is_said(self, simulation: Simulation) -> None:
         _, [(point, wanted), _] = self._wanted(simulation, "orders")
         contents = Repository.open(simulation.settings).reading(
-            simulation.settings, look_s=0, look_at_wanted_s=0
+            simulation.settings, inspect_timeout_s=0, requested_inspect_timeout_s=0
         )
         assert contents.contents(point, [wanted])[wanted.cut.id].records == _FEW.windows * STEP
         assert contents.files_unseen == _FEW.windows
@@ -73,7 +75,9 @@ class TestSimulation:
         wanted = [
             (point, WantedPartition(cut, [OffsetRange(0, _FEW.windows * STEP)])) for cut in cuts
         ]
-        return Repository.open(simulation.settings).reading(simulation.settings, look_s=0), wanted
+        return Repository.open(simulation.settings).reading(
+            simulation.settings, inspect_timeout_s=0
+        ), wanted
 
 
 @pytest.mark.e2e

@@ -23,7 +23,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.point import RecoveryPoint
-from kstreams_assets.model.restorability import Restores
+from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
@@ -172,7 +172,7 @@ def test_it_is_restored_with_the_rights_of_a_restore(
     stage: Stage, point: RecoveryPoint, spark: SparkSessionResource
 ) -> None:
     target = stage.as_user(stage.target, "kstreams-restore")
-    request = RestoreRequest(point_id=point.id, accept=Restores.UNPROVEN, replication_factor=1)
+    request = RestoreRequest(point_id=point.id, accept=Restorability.UNPROVEN, replication_factor=1)
     job = RestoreJob(evaluate_restore, require_complete)
     plan = job.plan(stage.settings, request, target)
     assert plan.refusals == ()
