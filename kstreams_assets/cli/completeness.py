@@ -197,8 +197,8 @@ def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
     request = RestoreRequest(as_of_ms=parse_instant(as_of), accept=Restorability.UNPROVEN)
     choice = choose(points.instants(), evaluate, request)
     if choice.status is None:
-        refusal = choice.refusals[0]
-        raise ConfigurationError(f"{refusal.subject}: {refusal.found}", remedy=refusal.action)
+        blocker = choice.blockers[0]
+        raise ConfigurationError(f"{blocker.subject}: {blocker.found}", remedy=blocker.action)
     return choice.status.id
 
 

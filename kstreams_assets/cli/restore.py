@@ -125,9 +125,9 @@ def run(
 
 
 def _exit_if_refused(planned: RestorePlan) -> None:
-    if planned.refusals:
-        for refusal in planned.refusals:
-            click.echo(f"REFUSED {refusal}", err=True)
+    if planned.blockers:
+        for blocker in planned.blockers:
+            click.echo(f"REFUSED {blocker}", err=True)
         sys.exit(exit_codes.CHECK_FAILED)
 
 

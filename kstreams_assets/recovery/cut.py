@@ -25,7 +25,7 @@ from kstreams_assets.recovery.segments import Segment, Tail, tail_of
 
 
 class Need(Enum):
-    """What would make a cut possible after a refusal."""
+    """What would make a cut possible despite a blocker."""
 
     ANOTHER_TRY = "another try"
     ANOTHER_METHOD = "another method"
@@ -36,7 +36,7 @@ class Need(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Blocker:
     """Why there is no cut, and what would make one possible."""
 
     reason: str
@@ -45,10 +45,10 @@ class Refusal:
     producers: frozenset[ProducerEpoch] = frozenset()
 
 
-def need_history(segments: Iterable[Segment]) -> Refusal:
-    """Return the refusal for segments with one producer epoch for many transactions."""
+def need_history(segments: Iterable[Segment]) -> Blocker:
+    """Return the blocker for segments with one producer epoch for many transactions."""
     producers = frozenset(ProducerEpoch(s.producer_id, s.epoch) for s in segments)
-    return Refusal(
+    return Blocker(
         "the application's clients keep one producer epoch for many transactions (older than Kafka"
         " 4.0)",
         Need.HISTORY,
@@ -56,19 +56,19 @@ def need_history(segments: Iterable[Segment]) -> Refusal:
     )
 
 
-def need_closing_markers(segments: Iterable[Segment]) -> Refusal:
-    """Return the refusal for segments that only their markers can identify."""
+def need_closing_markers(segments: Iterable[Segment]) -> Blocker:
+    """Return the blocker for segments that only their markers can identify."""
     partitions = tuple(sorted({segment.partition for segment in segments}))
-    return Refusal(
+    return Blocker(
         f"transactions in {', '.join(map(str, partitions))} did not end in time",
         Need.CLOSING_MARKERS,
         partitions=partitions,
     )
 
 
-def ambiguous(segment: Segment) -> Refusal:
-    """Return the refusal for a segment that fits several transactions, or none."""
-    return Refusal(
+def ambiguous(segment: Segment) -> Blocker:
+    """Return the blocker for a segment that fits several transactions, or none."""
+    return Blocker(
         f"the transaction of producer {segment.producer_id} that wrote {segment.partition} at"
         f" offset {segment.start} cannot be identified in __transaction_state",
         Need.ANOTHER_TRY,
@@ -112,7 +112,7 @@ class Sample:
     `producers` are the ids behind the application's transactional ids. `history` are its
     transactions as reported by `__transaction_state`. `ongoing` are its producers whose
     transactions were open at some time after the first sample. Each is None until requested. After
-    `ongoing` was requested, the partitions named by the refusal are read on to their ends.
+    `ongoing` was requested, the partitions named by the blocker are read on to their ends.
     """
 
     partitions: Sequence[PartitionSample]
@@ -128,8 +128,8 @@ Transactions = Mapping[TransactionId, Sequence[Segment]]
 
 def torn_transaction(
     sample: Sample, identities: Identities, left_out: Transactions
-) -> Refusal | None:
-    """Return a refusal if an excluded transaction may be torn, else None.
+) -> Blocker | None:
+    """Return a blocker if an excluded transaction may be torn, else None.
 
     Torn means decided before the first sample of another partition.
 
@@ -217,10 +217,10 @@ def _producer(one: TransactionId) -> ProducerEpoch:
     return ProducerEpoch(one.producer_id, one.epoch)
 
 
-def _need_ongoing(suspects: Transactions, unproven: Iterable[TransactionId]) -> Refusal:
+def _need_ongoing(suspects: Transactions, unproven: Iterable[TransactionId]) -> Blocker:
     ids = list(unproven)
     partitions = {segment.partition for one in ids for segment in suspects[one]}
-    return Refusal(
+    return Blocker(
         f"transactions in {', '.join(map(str, sorted(partitions)))} may have ended before the first"
         " sample",
         Need.ONGOING,
@@ -229,9 +229,9 @@ def _need_ongoing(suspects: Transactions, unproven: Iterable[TransactionId]) -> 
     )
 
 
-def _late_markers(suspects: Transactions, late: Iterable[TransactionId]) -> Refusal:
+def _late_markers(suspects: Transactions, late: Iterable[TransactionId]) -> Blocker:
     partitions = {segment.partition for one in late for segment in suspects[one]}
-    return Refusal(
+    return Blocker(
         f"a transaction in {', '.join(map(str, sorted(partitions)))} may have ended in other"
         " partitions long before",
         Need.ANOTHER_TRY,
@@ -250,7 +250,7 @@ class Cut:
     """Included transactions without offset commits."""
 
 
-def decide(sample: Sample) -> Cut | Refusal:
+def decide(sample: Sample) -> Cut | Blocker:
     """Return the cut of a sample, or the reason for having none."""
     return _Decision(sample).decide()
 
@@ -270,46 +270,46 @@ class _Decision:
         self.of_application = {}
         self.transactions = defaultdict(list)
 
-    def decide(self) -> Cut | Refusal:
-        refusal = self._refuse_plain() or self._find_own_segments()
-        if refusal:
-            return refusal
+    def decide(self) -> Cut | Blocker:
+        blocker = self._refuse_plain() or self._find_own_segments()
+        if blocker:
+            return blocker
         group = self.sample.group
         own = [s for segments in self.of_application.values() for s in segments]
         every = [*own, *group.tail.segments]
         identities = Identities(shared_epochs(every), self.sample.history)
-        refusal = self._identify(identities, own) or self._refuse_short_lookback(own)
-        if refusal:
-            return refusal
+        blocker = self._identify(identities, own) or self._refuse_short_lookback(own)
+        if blocker:
+            return blocker
         with_offsets = self._ids(identities, group.committed)
         undecided = self._ids(identities, group.undecided)
-        if isinstance(with_offsets, Refusal):
+        if isinstance(with_offsets, Blocker):
             return with_offsets
-        if isinstance(undecided, Refusal):
+        if isinstance(undecided, Blocker):
             return undecided
         contradiction = self._refuse_aborted(with_offsets)
         if contradiction:
             return contradiction
         included = self._with_punctuations(with_offsets, undecided)
         cut = self._cut(included, len(included - with_offsets))
-        if isinstance(cut, Refusal):
+        if isinstance(cut, Blocker):
             return cut
         return self._refuse_torn(identities, included | undecided) or cut
 
-    def _refuse_plain(self) -> Refusal | None:
+    def _refuse_plain(self) -> Blocker | None:
         if self.sample.group.has_commit_outside_transaction():
-            return Refusal("the group commits offsets outside of transactions", Need.ANOTHER_METHOD)
+            return Blocker("the group commits offsets outside of transactions", Need.ANOTHER_METHOD)
         for one in self.sample.partitions:
             tail = self.tails[one.partition]
             if one.written is Written.BY_APPLICATION and tail.plain:
-                return Refusal(
+                return Blocker(
                     f"{one.partition} has records outside of transactions at offset"
                     f" {tail.plain[0].start}",
                     Need.ANOTHER_METHOD,
                 )
         return None
 
-    def _find_own_segments(self) -> Refusal | None:
+    def _find_own_segments(self) -> Blocker | None:
         """Leave out transactions of other applications in the outputs."""
         known = {segment.producer_id for segment in self.sample.group.tail.segments}
         for one in self.sample.partitions:
@@ -321,13 +321,13 @@ class _Decision:
             segments = self.tails[one.partition].segments
             own = [s for s in segments if s.producer_id in known]
             if len(own) < len(segments) and self.sample.producers is None:
-                return Refusal(
+                return Blocker(
                     f"{one.partition} has transactions of unknown producers", Need.PRODUCERS
                 )
             self.of_application[one.partition] = own
         return None
 
-    def _identify(self, identities: Identities, own: Iterable[Segment]) -> Refusal | None:
+    def _identify(self, identities: Identities, own: Iterable[Segment]) -> Blocker | None:
         shared = [s for s in own if identities.is_shared(s)]
         if shared and identities.history is None:
             return need_history(shared)
@@ -343,7 +343,7 @@ class _Decision:
 
     def _ids(
         self, identities: Identities, segments: Iterable[Segment]
-    ) -> frozenset[TransactionId] | Refusal:
+    ) -> frozenset[TransactionId] | Blocker:
         """Return the transactions of offset commits; those older than all data need no ordinal."""
         relevant = {(t.producer_id, t.epoch) for t in self.transactions}
         found: set[TransactionId] = set()
@@ -369,7 +369,7 @@ class _Decision:
             segment.marker is not None and began is not None and segment.marker.timestamp_ms < began
         )
 
-    def _refuse_short_lookback(self, own: Iterable[Segment]) -> Refusal | None:
+    def _refuse_short_lookback(self, own: Iterable[Segment]) -> Blocker | None:
         """Refuse if commits before the lookback make a marker look punctuation-only."""
         group = self.sample.group
         closed = {s.marker for s in group.tail.segments}
@@ -379,18 +379,18 @@ class _Decision:
         }
         for segment in own:
             if {(segment.producer_id, segment.epoch + step) for step in (0, 1)} & orphans:
-                return Refusal(
+                return Blocker(
                     f"the offset commits of a transaction in {segment.partition} are before the"
                     f" part of {self.sample.group.partition} that was read",
                     Need.ANOTHER_TRY,
                 )
         return None
 
-    def _refuse_aborted(self, with_offsets: frozenset[TransactionId]) -> Refusal | None:
+    def _refuse_aborted(self, with_offsets: frozenset[TransactionId]) -> Blocker | None:
         for one in with_offsets:
             for segment in self.transactions.get(one, ()):
                 if segment.marker is not None and not segment.marker.committed:
-                    return Refusal(
+                    return Blocker(
                         f"{segment.partition} shows as aborted what"
                         f" {self.sample.group.partition} shows as committed (producer"
                         f" {one.producer_id}, epoch {one.epoch})",
@@ -434,7 +434,7 @@ class _Decision:
 
     def _refuse_torn(
         self, identities: Identities, decided: frozenset[TransactionId]
-    ) -> Refusal | None:
+    ) -> Blocker | None:
         """Refuse if an excluded transaction may have been decided before the first sample."""
         left_out = {one: s for one, s in self.transactions.items() if one not in decided}
         return torn_transaction(self.sample, identities, left_out)
@@ -447,7 +447,7 @@ class _Decision:
                 last[segment.partition] = max(last.get(segment.partition, 0), segment.end)
         return last
 
-    def _cut(self, included: frozenset[TransactionId], punctuations: int) -> Cut | Refusal:
+    def _cut(self, included: frozenset[TransactionId], punctuations: int) -> Cut | Blocker:
         committed = self.sample.group.offsets(self.sample.committed)
         last = self._last_included(included)
         outside: defaultdict[TopicPartitionId, list[Segment]] = defaultdict(list)
@@ -466,7 +466,7 @@ class _Decision:
             # readers skip aborted records
             unread = RangeSet(_ranges(outside[partition], aborted=False)).clip(one.stable, read_to)
             if unread:
-                return Refusal(
+                return Blocker(
                     f"the application has read {partition} up to offset {read_to}, beyond records"
                     f" of a transaction that is not complete (offset {unread[0].start})",
                     Need.ANOTHER_TRY,

@@ -49,17 +49,17 @@ def quiesced(scene: Scene) -> Positions | NotTaken:
     interval. After an orderly close they are not, but nothing in Kafka distinguishes the two.
     """
     cluster, written = scene.cluster, scene.written
-    refusal = _why_not_empty(scene)
-    if refusal:
-        return NotTaken(refusal)
+    blocker = _why_not_empty(scene)
+    if blocker:
+        return NotTaken(blocker)
     stable = cluster.last_stable_offsets(written)
     committed = scene.committed_offsets()
     ends = cluster.high_watermarks(written)
     if stable != ends:
         return NotTaken("a transaction of the stopped application is undecided")
-    refusal = _why_not_empty(scene)
-    if refusal:
-        return NotTaken(refusal)
+    blocker = _why_not_empty(scene)
+    if blocker:
+        return NotTaken(blocker)
     found = processing(scene, ends, committed)
     uncertainty = why_not_exact(scene, committed, ends, found)
     if not uncertainty:

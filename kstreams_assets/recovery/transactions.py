@@ -24,10 +24,10 @@ from kstreams_assets.kafka.transactions import ONGOING, TransactionalId
 from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.cut import (
+    Blocker,
     Cut,
     Need,
     PartitionSample,
-    Refusal,
     Sample,
     Written,
     decide,
@@ -130,7 +130,7 @@ class TransactionsMethod:
             if shown.uncertainty:
                 return NotTaken(shown.uncertainty)
         cut = self._decide(sample)
-        if isinstance(cut, Refusal):
+        if isinstance(cut, Blocker):
             return NotTaken(cut.reason, again=cut.need is not Need.ANOTHER_METHOD)
         undeclared = self._undeclared_outputs(sample)
         return Positions(
@@ -329,11 +329,11 @@ class TransactionsMethod:
             for commit in committed
         )
 
-    def _decide(self, sample: Sample) -> Cut | Refusal:
+    def _decide(self, sample: Sample) -> Cut | Blocker:
         """Decide, and fetch what the decision turns out to need."""
         decision = decide(sample)
         for _ in range(_ROUNDS):
-            if not isinstance(decision, Refusal) or decision.need not in _FETCHED:
+            if not isinstance(decision, Blocker) or decision.need not in _FETCHED:
                 return decision
             ids = self.scene.cluster.transactional_ids(self.scene.group)
             hidden = self._hidden(decision, ids)
@@ -349,7 +349,7 @@ class TransactionsMethod:
             decision = decide(sample)
         return decision
 
-    def _hidden(self, decision: Refusal, ids: Sequence[TransactionalId]) -> str:
+    def _hidden(self, decision: Blocker, ids: Sequence[TransactionalId]) -> str:
         """Return why the data that a decision needs is invisible, empty if it is visible."""
         if decision.need is Need.HISTORY and TRANSACTION_STATE not in self.scene.present:
             return f": {TRANSACTION_STATE} is not visible (rights DESCRIBE and READ)"

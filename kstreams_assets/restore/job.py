@@ -91,11 +91,11 @@ class RestoreJob:
                 See `restore_records` and `commit_group_offsets`.
         """
         running = _Running(on_phase, RestoreResult(plan))
-        if not plan.refusals and plan.request.before_command is not None:
+        if not plan.blockers and plan.request.before_command is not None:
             running.start(Phase.BEFORE)
             plan = run_before(ctx.settings, plan, ctx.target, report=running.line)
             running.update(plan=plan)
-        if plan.refusals:
+        if plan.blockers:
             return running.result
         began = ctx.clock()
         records = within(

@@ -106,7 +106,7 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """A restore as it would run; with `refusals` it does not run.
+    """A restore as it would run; with `blockers` it does not run.
 
     `restore_id` is the same for the same point, mode, names and target cluster: a second run
     continues the first one's work. `group` is the consumer group on the target, the target's
@@ -124,7 +124,7 @@ class RestorePlan:
     point: RecoveryPoint | None
     restorability: Restorability
     topics: tuple[TopicPlan, ...]
-    refusals: tuple[Finding, ...] = ()
+    blockers: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
     placed: tuple[PlacedTopic, ...] = ()
@@ -136,8 +136,8 @@ class RestorePlan:
 
     def require_allowed(self) -> RecoveryPoint:
         """Return the point to restore; raise KStreamsAssetsError with all blockers."""
-        if self.refusals or self.point is None:
-            raise restore_refused(self.application_id, map(str, self.refusals))
+        if self.blockers or self.point is None:
+            raise restore_refused(self.application_id, map(str, self.blockers))
         return self.point
 
     @property
@@ -151,9 +151,9 @@ class RestorePlan:
         return sum(topic.bytes for topic in self.topics)
 
 
-def restore_refused(application_id: str, refusals: Iterable[str]) -> KStreamsAssetsError:
+def restore_refused(application_id: str, blockers: Iterable[str]) -> KStreamsAssetsError:
     """Return the error for a restore with blockers; no record was written."""
-    listed = "\n".join(f"- {refusal}" for refusal in refusals)
+    listed = "\n".join(f"- {blocker}" for blocker in blockers)
     return KStreamsAssetsError(
         f"The restore of {application_id} is refused. No record was written:\n{listed}\n",
         remedy="Fix these blockers; kstreams-assets restore plan lists the remaining ones.",

@@ -37,7 +37,7 @@ from kstreams_assets.repository.snapshots import StoredSnapshots
 from kstreams_assets.restore import soundness
 from kstreams_assets.restore.command_sources import command_notes
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
-from kstreams_assets.restore.preconditions import Facts, refusals
+from kstreams_assets.restore.preconditions import Facts, blockers
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.restore.selection import (
     Choice,
@@ -116,12 +116,12 @@ def plan_topics(found: Facts) -> tuple[tuple[TopicPlan, ...], tuple[str, ...]]:
 
 
 def make_plan(
-    found: Facts, topics: Sequence[TopicPlan], *, refusals: Iterable[Finding] = ()
+    found: Facts, topics: Sequence[TopicPlan], *, blockers: Iterable[Finding] = ()
 ) -> RestorePlan:
     """Return the plan with its blockers, each of them once."""
     point_id = found.point.id if found.point else ""
     identity = restore_id(found.application_id, point_id, found.target.cluster_id, found.request)
-    every = (*found.refusals, *found.names.refusals, *found.selection.refusals, *refusals)
+    every = (*found.blockers, *found.names.blockers, *found.selection.blockers, *blockers)
     return RestorePlan(
         restore_id=identity if found.point else "",
         application_id=found.application_id,
@@ -132,7 +132,7 @@ def make_plan(
         point=found.point,
         restorability=_restorability(found),
         topics=tuple(topics),
-        refusals=tuple(dict.fromkeys(every)),
+        blockers=tuple(dict.fromkeys(every)),
         notes=tuple(dict.fromkeys((*found.notes, *found.selection.notes, *_notes(found, topics)))),
         group_offsets=dict(found.target.group_offsets),
         placed=found.placed,
@@ -470,7 +470,7 @@ class _Planner:
             point=point,
             status=choice.status if point else None,
             stored=self._stored(point),
-            refusals=choice.refusals,
+            blockers=choice.blockers,
             notes=choice.notes,
         )
         if point is not None:
@@ -491,7 +491,7 @@ class _Planner:
         )
         notes = (*notes, *of_commands)
         found = replace(found, notes=(*found.notes, *notes))
-        against = refusals(
+        against = blockers(
             found,
             topics,
             largest=self._too_large(found, topics),
@@ -499,7 +499,7 @@ class _Planner:
         )
         against += refused_topics(self._cluster, found.target, topics)
         against += self._unsound(topics, point)
-        return make_plan(found, topics, refusals=against)
+        return make_plan(found, topics, blockers=against)
 
     def _validate(self, found: Facts) -> Validate:
         """Ask the target which of these topics it would create; see `refused_topics`."""
@@ -574,7 +574,7 @@ class _Planner:
             )
             against += refused
             topics += [topic] if topic is not None else []
-        return replace(found, placed=tuple(topics), refusals=(*found.refusals, *against))
+        return replace(found, placed=tuple(topics), blockers=(*found.blockers, *against))
 
     def _with_snapshots(self, found: Facts, point: RecoveryPoint, state: SnapshotState) -> Facts:
         """Add snapshots that replace the raw logs of changelogs."""
@@ -590,7 +590,7 @@ class _Planner:
             found,
             holdings={**found.holdings, **given.holdings},
             snapshots=given.sources,
-            refusals=(*found.refusals, *given.refusals),
+            blockers=(*found.blockers, *given.blockers),
             notes=(*found.notes, *given.notes),
         )
 

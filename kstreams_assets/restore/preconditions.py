@@ -52,7 +52,7 @@ class Facts:
     `point` and `status` are None if no point can be restored. `holdings` are by source partition,
     `facts` and `snapshots` by source topic; the holdings of a topic that is written from a
     snapshot are those of the snapshot. `stored` is this restore as an earlier run left it.
-    `placed` are excluded topics with the group's offsets there. `refusals` and `notes` are those
+    `placed` are excluded topics with the group's offsets there. `blockers` and `notes` are those
     found so far.
     """
 
@@ -68,7 +68,7 @@ class Facts:
     snapshots: Mapping[str, SnapshotSource] = field(default_factory=dict)
     stored: StoredRestore | None = None
     placed: tuple[PlacedTopic, ...] = ()
-    refusals: tuple[Finding, ...] = ()
+    blockers: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
     def of_this_restore(self, target: str) -> StoredTopic | None:
@@ -79,7 +79,7 @@ class Facts:
         return self.stored.own_topic(target, there.topic_id)
 
 
-def refusals(
+def blockers(
     found: Facts,
     topics: Sequence[TopicPlan],
     *,
@@ -104,10 +104,10 @@ def refusals(
         *_replication(found),
         *_without_facts(found, topics),
         *(
-            refusal
+            blocker
             for topic in topics
             if (there := found.target.topics.get(topic.target)) is not None
-            for refusal in _existing(found, topic, there, largest, writers)
+            for blocker in _existing(found, topic, there, largest, writers)
         ),
         *_left_there(found, topics),
         *_rights_on_placed(found),
@@ -137,10 +137,10 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
         problem = "The topics of the plan have changed."
         return [Finding(f"restore {then.restore_id}", problem, action="Plan the restore again.")]
     found = [
-        refusal
+        blocker
         for topic in now.topics
         if (difference := _difference(before[topic.target], topic, own))
-        for refusal in [Finding(f"topic {topic.target}", difference, action=OTHER_WRITER)]
+        for blocker in [Finding(f"topic {topic.target}", difference, action=OTHER_WRITER)]
     ]
     if [_place(topic) for topic in now.placed] != [_place(topic) for topic in then.placed]:
         problem = "The excluded topics on the target have changed since the plan."

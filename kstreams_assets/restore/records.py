@@ -179,8 +179,8 @@ class _Run:
         """Check before a topic is created: the files match their backups, byte for byte."""
         with self._timed(Phase.CHECK):
             found = soundness(self._plan)
-        if found.refusals:
-            raise restore_refused(self._plan.application_id, found.refusals)
+        if found.blockers:
+            raise restore_refused(self._plan.application_id, found.blockers)
         self._sound = found.sound
 
     def _produce_and_verify(

@@ -29,8 +29,8 @@ def markdown(plan: RestorePlan, *, now_ms: int | None = None) -> str:
     """Return the plan as Markdown; `now_ms` (epoch milliseconds) is the present time by default."""
     now = _now_ms() if now_ms is None else now_ms
     sections = [_heading(plan), _facts(plan, now)]
-    if plan.refusals:
-        sections.append(_refusals(plan))
+    if plan.blockers:
+        sections.append(_blockers(plan))
     if plan.topics:
         sections += [_topics(plan.topics), _configs(plan.topics)]
     if plan.placed:
@@ -55,8 +55,8 @@ def result_document(result: RestoreResult) -> dict[str, Any]:
 
 def _heading(plan: RestorePlan) -> str:
     verdict = (
-        f"**{len(plan.refusals)} blocker(s). The restore cannot run; nothing was written.**"
-        if plan.refusals
+        f"**{len(plan.blockers)} blocker(s). The restore cannot run; nothing was written.**"
+        if plan.blockers
         else "**No blockers.** Nothing was written yet."
     )
     return f"# Restore of {plain(plan.application_id)}\n\n{verdict}"
@@ -109,8 +109,8 @@ def _guarantee(plan: RestorePlan) -> str:
     return f"`{plan.restorability}`"
 
 
-def _refusals(plan: RestorePlan) -> str:
-    lines = [f"- **{plain(r.subject)}**: {plain(r.found)} {plain(r.action)}" for r in plan.refusals]
+def _blockers(plan: RestorePlan) -> str:
+    lines = [f"- **{plain(r.subject)}**: {plain(r.found)} {plain(r.action)}" for r in plan.blockers]
     return "## Blockers\n\n" + "\n".join(lines)
 
 
@@ -179,7 +179,7 @@ def _configs(topics: Sequence[TopicPlan]) -> str:
 
 
 def _next_steps(plan: RestorePlan) -> str:
-    if plan.refusals:
+    if plan.blockers:
         return (
             "## Next steps\n\nFix the blockers above, then run `kstreams-assets restore plan`"
             " again."
@@ -295,10 +295,10 @@ PLAN: Final = Form(
     Value("point", form=_POINT),
     "gives=restorability",
     Value("repeats_at_most", of=lambda plan: plan.point.repeats_at_most if plan.point else {}),
-    Value("can_run", of=lambda plan: not plan.refusals),
+    Value("can_run", of=lambda plan: not plan.blockers),
     "records bytes",
     Value("topics", form=TOPIC),
-    Value("refusals", form=_BLOCKER),
+    Value("refusals", of="blockers", form=_BLOCKER),
     "placed notes",
 )
 """A plan, before anything is written."""

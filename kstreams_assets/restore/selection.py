@@ -80,7 +80,7 @@ class Choice:
     """The point to restore, None with blockers that explain why there is none."""
 
     status: PointStatus | None
-    refusals: tuple[Finding, ...] = ()
+    blockers: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -121,7 +121,7 @@ def choose(
             f" {unfinished.point_id}. To restore another point, specify its id and delete the"
             " unfinished topics."
         )
-        return Choice(chosen.status, chosen.refusals, (*chosen.notes, note))
+        return Choice(chosen.status, chosen.blockers, (*chosen.notes, note))
     return search.newest()
 
 
@@ -450,7 +450,7 @@ class Selection:
     """The topics of a point to restore, with blockers and notes."""
 
     topics: tuple[WantedTopic, ...] = ()
-    refusals: tuple[Finding, ...] = ()
+    blockers: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -519,15 +519,15 @@ def select(
         and (topic in backed_up or roles[topic].in_flight_only)
         and request.mode.creates(roles[topic])
     )
-    refusals = [
-        *_mode_refusals(request),
+    blockers = [
+        *_mode_blockers(request),
         *_not_backed_up(missing, request),
         *_absent_state(roles, point, request, excluded),
         *_offsets_left_out(point, request, excluded),
         *_unconfirmed(application, request, excluded),
     ]
-    if not refusals and not topics:
-        refusals.append(
+    if not blockers and not topics:
+        blockers.append(
             Finding(
                 f"recovery point {point.id}",
                 ("All of its topics are excluded."),
@@ -540,7 +540,7 @@ def select(
         *_about_offsets(topics, point, request, excluded),
         *_without_changelog(application, request),
     ]
-    return Selection(topics, tuple(refusals), tuple(notes))
+    return Selection(topics, tuple(blockers), tuple(notes))
 
 
 def _topic(
@@ -577,7 +577,7 @@ def _start(
     return max(cut.log_start, committed.offset)
 
 
-def _mode_refusals(request: RestoreRequest) -> Iterable[Finding]:
+def _mode_blockers(request: RestoreRequest) -> Iterable[Finding]:
     if request.mode is not RestoreMode.STATE and request.inputs is InputsExtent.TAIL:
         yield Finding(
             f"mode {request.mode}",

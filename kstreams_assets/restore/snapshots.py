@@ -223,7 +223,7 @@ _CONFIG_OF: Final[Mapping[StoreKind, str]] = {
 _LAG: Final = _CONFIG_OF[StoreKind.VERSIONED]
 
 
-def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Finding | None:
+def retention_blocker(store: TableStore, configs: Mapping[str, str]) -> Finding | None:
     """Return a blocker if a restore would lose rows: the declared retention is too short.
 
     `configs` are those that were set on the changelog. Kafka Streams sets the retention of a store
@@ -231,7 +231,7 @@ def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Finding 
     without such a config proves nothing.
     """
     if store.format.undeclared and may_be_versioned(store, configs):
-        return _kind_refusal(store, configs[_LAG])
+        return _kind_blocker(store, configs[_LAG])
     declared_ms, name = store.format.retention_ms, _CONFIG_OF.get(store.format.kind)
     if declared_ms is None or name is None or name not in configs:
         return None
@@ -255,7 +255,7 @@ def may_be_versioned(store: TableStore, configs: Mapping[str, str]) -> bool:
     return store.format.kind is StoreKind.KEY_VALUE and int(configs.get(_LAG, 0)) > 0
 
 
-def _kind_refusal(store: TableStore, lag_ms: str) -> Finding:
+def _kind_blocker(store: TableStore, lag_ms: str) -> Finding:
     return Finding(
         f"store {store.store}",
         f"Its kind is not declared, and {_LAG}={lag_ms} of {store.topic} is what Kafka Streams sets"
@@ -274,7 +274,7 @@ class FromSnapshots:
 
     holdings: Mapping[TopicPartitionId, PartitionContents]
     sources: Mapping[str, SnapshotSource]
-    refusals: tuple[Finding, ...]
+    blockers: tuple[Finding, ...]
     notes: tuple[str, ...]
 
 
@@ -342,7 +342,7 @@ def from_snapshots(
     return FromSnapshots(
         holdings={id_: held for topic in topics for id_, held in topic.holdings.items()},
         sources=sources,
-        refusals=tuple(refusal for topic in topics for refusal in topic.refusals()),
+        blockers=tuple(blocker for topic in topics for blocker in topic.blockers()),
         notes=(*from_raw_logs(wanted, sources), *(n for t in topics for n in t.notes())),
     )
 
@@ -385,12 +385,12 @@ class _Topic:
             keeps_deletions=self._chosen.store.format.kind is StoreKind.VERSIONED,
         )
 
-    def refusals(self) -> Iterable[Finding]:
+    def blockers(self) -> Iterable[Finding]:
         """The blockers of the snapshot."""
         yield from other_cuts(self.wanted, self._chosen)
-        refusal = retention_refusal(self._chosen.store, self._configs)
-        if refusal is not None:
-            yield refusal
+        blocker = retention_blocker(self._chosen.store, self._configs)
+        if blocker is not None:
+            yield blocker
         snapshot = self._chosen.snapshot
         damage = self._stored.damage(snapshot)
         if damage is not None:

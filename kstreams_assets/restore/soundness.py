@@ -34,7 +34,7 @@ def of_tables(repo: Repository, verified: Verified) -> list[Finding]:
     """Return findings for damaged tables that a restore reads."""
     found = repo.control_tables.damaged(verified.heads)
     return [
-        _refusal(one)
+        _blocker(one)
         for one in found
         if one.severity is Severity.ERROR
         and (one.kind is DamageKind.WAREHOUSE or one.table in _NEEDED)
@@ -60,7 +60,7 @@ def of_plan(
             continue
         file = noted.get(warehouse.root / damage.place)
         if file is None or _is_changed(*file):
-            yield _refusal(damage)
+            yield _blocker(damage)
 
 
 def _is_needed(damage: Damage, topics: Sequence[TopicPlan], point_id: str | None) -> bool:
@@ -92,7 +92,7 @@ def _is_changed(file: SpanFile, whose: TopicPartitionId) -> bool:
     return expected is not None and bool(inspect([expected], By.DIGEST))
 
 
-def _refusal(damage: Damage) -> Finding:
+def _blocker(damage: Damage) -> Finding:
     found = damage.finding
     return Finding(f"warehouse, {found.subject}", found.found, action=found.action)
 
@@ -101,11 +101,11 @@ def _refusal(damage: Damage) -> Finding:
 class Soundness:
     """The result of reading all files of a plan.
 
-    `refusals` are files that differ from those of their backups. `sound` are the others, with
+    `blockers` are files that differ from those of their backups. `sound` are the others, with
     their identity before they were read: while that is unchanged, they need no further reading.
     """
 
-    refusals: list[str]
+    blockers: list[str]
     sound: Mapping[StorePath, FileIdentity]
 
 
@@ -125,7 +125,7 @@ def soundness(plan: RestorePlan) -> Soundness:
     }
     before = {path: store_at(path).identity() for path in files}
     damages = inspect([*files.values()], By.DIGEST)
-    refusals = [
+    blockers = [
         f"The backup of {one.topic}-{one.partition}, window {one.window}: {one.problem}."
         f" {one.remedy} Then run the restore again."
         for one in damages
@@ -134,7 +134,7 @@ def soundness(plan: RestorePlan) -> Soundness:
     sound = {
         path: known for path, known in before.items() if known and files[path].place not in bad
     }
-    return Soundness(refusals, sound)
+    return Soundness(blockers, sound)
 
 
 def stored_verdict(repo: Repository) -> Verified:

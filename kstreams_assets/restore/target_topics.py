@@ -43,7 +43,7 @@ class TargetNames:
     internal: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
     placed: Mapping[str, str] = field(default_factory=dict)
-    refusals: tuple[Finding, ...] = ()
+    blockers: tuple[Finding, ...] = ()
 
 
 def target_names(
@@ -67,15 +67,15 @@ def target_names(
     targets = {topic: name for topic, name in names.items() if topic not in excluded}
     placed = {} if request.inputs_are_at is None else {t: names[t] for t in sorted(excluded)}
     derived = {topic: name for topic, name in derived.items() if topic not in excluded}
-    refusals = [
-        *_group_refusals(group),
+    blockers = [
+        *_group_blockers(group),
         *_unknown(topics, excluded, request),
         *_illegal(targets),
         *_shared({**targets, **placed}),
         *_underivable(application_id, group, targets, derived, request),
     ]
     return TargetNames(
-        group, targets, frozenset(internal), frozenset(excluded), placed, tuple(refusals)
+        group, targets, frozenset(internal), frozenset(excluded), placed, tuple(blockers)
     )
 
 
@@ -86,7 +86,7 @@ def _renamed(topic: str, application_id: str, group: str) -> str:
     return internal_topic(group, topic.removeprefix(prefix))
 
 
-def _group_refusals(group: str) -> Iterable[Finding]:
+def _group_blockers(group: str) -> Iterable[Finding]:
     problem = name_problem(group)
     if problem is not None:
         yield Finding(

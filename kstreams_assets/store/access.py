@@ -126,12 +126,12 @@ class ObjectStoreSettings(BaseModel):
         Raises:
             ConfigurationError: It requires requests without signature or without verified TLS.
         """
-        refusals = {
+        unsupported = {
             "use_unsigned_session": resource.use_unsigned_session,
             "verify: false": resource.verify is False,
             "use_ssl: false": not (resource.use_ssl or resource.endpoint_url),
         }
-        for setting, is_set in refusals.items():
+        for setting, is_set in unsupported.items():
             if is_set:
                 raise ConfigurationError(
                     f"The S3Resource of a warehouse has {setting}.",

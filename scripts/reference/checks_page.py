@@ -111,11 +111,11 @@ def _completeness() -> Iterator[str]:
 
 
 def _restorability() -> Iterator[str]:
-    yield from ("", "## What a recovery point gives", "")
+    yield from ("", "## Restorability of a recovery point", "")
     yield "Shown by `kstreams-assets recovery-points list`, each with its reason; it changes with"
     yield from ("what is backed up.", "")
     yield from named(
-        "gives",
+        "restorability",
         "what",
         {one.value: _RESTORABILITY[one] for one in Restorability},
     )

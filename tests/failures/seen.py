@@ -138,6 +138,6 @@ def restored_and_compared(
     return found | {labels[0]: f"its rules pass; {found[labels[0]]}"}
 
 
-def refusal(error: RestoreIncompleteError) -> str:
+def blocker(error: RestoreIncompleteError) -> str:
     """Why a restore got no group offsets."""
     return f"refused, no group offset is committed: {', '.join(sorted(error.violated))}"

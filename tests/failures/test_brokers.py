@@ -53,7 +53,7 @@ def test_a_broker_is_briefly_away(
             stage.take("before")
             pid = application.pid
             local.kill_node(0)
-            refusal = point_meanwhile(stage)
+            blocker = point_meanwhile(stage)
             local.start_node(0)
             stage.take("when it is back")
             feed.stop()
@@ -69,7 +69,7 @@ def test_a_broker_is_briefly_away(
         stage.name,
         happens={
             "the application": "waits and goes on, the same process" if same else "ends",
-            "a recovery point meanwhile": refusal,
+            "a recovery point meanwhile": blocker,
         },
         checks=rules_of(stage, stage.points["when it is back"], spark)
         | checks_of(stage, backup)

@@ -20,10 +20,10 @@ from tests.failures.conftest import Record
 from tests.failures.revival import restored_under_own_names, revived
 from tests.failures.seen import (
     after_going_on,
+    blocker,
     checks_of,
     governance_of,
     points_of,
-    refusal,
     restored_and_compared,
     rules_of,
 )
@@ -178,7 +178,7 @@ def refused_and_restored(
     try:
         restored_under_own_names(control, lacking, stage.settings.connection, spark)
     except RestoreIncompleteError as error:
-        refused = refusal(error)
+        refused = blocker(error)
     else:
         refused = "is restored"
     return {lacking: refused, **restored_and_compared(stage, control, spark, mended)}

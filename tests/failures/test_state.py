@@ -17,10 +17,10 @@ from tests.failures.conftest import Record
 from tests.failures.revival import restored_under_own_names, revived
 from tests.failures.seen import (
     after_going_on,
+    blocker,
     checks_of,
     governance_of,
     points_of,
-    refusal,
     restored_and_compared,
     rules_of,
 )
@@ -159,7 +159,7 @@ def counts_after_restore(
     try:
         restored = restored_under_own_names(control, label, target, spark)
     except RestoreIncompleteError as error:
-        return refusal(error)
+        return blocker(error)
     with revived(stage, {label: restored}) as applications:
         after_going_on(stage, control, applications)
         found = counted(restored.written(output)[output])

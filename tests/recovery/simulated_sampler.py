@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.cut import Cut, Need, PartitionSample, Refusal, Sample, decide
+from kstreams_assets.recovery.cut import Blocker, Cut, Need, PartitionSample, Sample, decide
 from kstreams_assets.recovery.group_commits import GroupLog
 from kstreams_assets.recovery.segments import tail_of
 from tests.recovery.simulated_application import WRITTEN, SimulatedApplication, Task
@@ -46,7 +46,7 @@ class Sampler:
 
     application: SimulatedApplication
     order: Order
-    decision: Cut | Refusal | None = None
+    decision: Cut | Blocker | None = None
     sample: Sample | None = None
     _stable: Offsets = field(default_factory=dict)
     _first_ends: Offsets = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Sampler:
             sample = self.sample
             assert sample is not None
             self.decision = decide(sample)
-            if not isinstance(self.decision, Refusal):
+            if not isinstance(self.decision, Blocker):
                 return
             if self.decision.need is Need.PRODUCERS:
                 self.sample = replace(sample, producers=self.application.producer_ids)

@@ -5,7 +5,7 @@ older ones are in test_cut_older_clients.py.
 """
 
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.cut import Cut, Need, Refusal, Sample, decide
+from kstreams_assets.recovery.cut import Blocker, Cut, Need, Sample, decide
 from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Log, Logs, Tx, told
 
 ONE, TWO = Tx(1), Tx(2)
@@ -17,9 +17,9 @@ def _cut(sample: Sample) -> Cut:
     return decision
 
 
-def _refusal(sample: Sample) -> Refusal:
+def _blocker(sample: Sample) -> Blocker:
     decision = decide(sample)
-    assert isinstance(decision, Refusal), decision
+    assert isinstance(decision, Blocker), decision
     return decision
 
 
@@ -132,9 +132,9 @@ class TestTransactionsWithOffsets:
         logs.changelog.abort(ONE)
         logs.offsets.offsets(ONE, {INPUT: 5})
         logs.offsets.commit(ONE)
-        refusal = _refusal(logs.sample())
-        assert refusal.need is Need.ANOTHER_TRY
-        assert "shows as aborted" in refusal.reason
+        blocker = _blocker(logs.sample())
+        assert blocker.need is Need.ANOTHER_TRY
+        assert "shows as aborted" in blocker.reason
 
     def test_a_fenced_producer(self) -> None:
         logs, zombie, heir = Logs(), Tx(1, 4), Tx(2, 0)
@@ -212,10 +212,10 @@ class TestReaders:
         _commit(TWO, logs.changelog, logs.offsets)
         end = logs.offsets.end
         logs.offsets.commit(ONE)
-        refusal = _refusal(logs.sample(group=logs.offsets.group_log(end=end)))
-        assert refusal.need is Need.ANOTHER_TRY
-        assert "has read app-by-key-repartition-0 up to offset 3, beyond" in refusal.reason
-        assert "(offset 0)" in refusal.reason
+        blocker = _blocker(logs.sample(group=logs.offsets.group_log(end=end)))
+        assert blocker.need is Need.ANOTHER_TRY
+        assert "has read app-by-key-repartition-0 up to offset 3, beyond" in blocker.reason
+        assert "(offset 0)" in blocker.reason
 
     def test_the_same_in_an_intermediate_topic(self) -> None:
         logs = Logs()
@@ -223,7 +223,7 @@ class TestReaders:
         logs.offsets.offsets(ONE, {INPUT: 1})
         logs.offsets.offsets(TWO, {OUTPUT: 3})
         logs.offsets.commit(TWO)
-        assert "has read totals-0 up to offset 3" in _refusal(logs.sample()).reason
+        assert "has read totals-0 up to offset 3" in _blocker(logs.sample()).reason
 
     def test_a_reader_beyond_what_was_aborted_is_right(self) -> None:
         logs = Logs()
@@ -360,9 +360,9 @@ class TestOthersInOutputs:
     def test_unknown_producers_are_asked_for(self) -> None:
         logs = Logs()
         logs.output.data(Tx(99))
-        refusal = _refusal(logs.sample(producers=None))
-        assert refusal.need is Need.PRODUCERS
-        assert "totals-0" in refusal.reason
+        blocker = _blocker(logs.sample(producers=None))
+        assert blocker.need is Need.PRODUCERS
+        assert "totals-0" in blocker.reason
 
     def test_producers_of_internal_topics_and_offsets_are_known(self) -> None:
         logs = Logs()
@@ -406,9 +406,9 @@ class TestRefusals:
         logs.offsets.commit(ONE)
         logs.changelog.data(ONE)
         logs.changelog.commit(ONE)
-        refusal = _refusal(logs.sample(group=logs.offsets.group_log(start=start)))
-        assert refusal.need is Need.ANOTHER_TRY
-        assert f"are before the part of {OFFSETS} that was read" in refusal.reason
+        blocker = _blocker(logs.sample(group=logs.offsets.group_log(start=start)))
+        assert blocker.need is Need.ANOTHER_TRY
+        assert f"are before the part of {OFFSETS} that was read" in blocker.reason
         assert _cut(logs.sample()).ends[CHANGELOG] == 1
 
     def test_a_marker_of_offsets_beyond_the_end_is_no_short_lookback(self) -> None:
@@ -431,18 +431,18 @@ class TestRefusals:
             getattr(logs, internal).data(ONE)
             log: Log = getattr(logs, internal)
             log.plain()
-            refusal = _refusal(logs.sample())
-            assert refusal.need is Need.ANOTHER_METHOD
+            blocker = _blocker(logs.sample())
+            assert blocker.need is Need.ANOTHER_METHOD
             assert f"{log.partition} has records outside of transactions at offset 1" in (
-                refusal.reason
+                blocker.reason
             )
 
     def test_plain_offset_commits(self) -> None:
         logs = Logs()
         logs.offsets.offsets(None, {INPUT: 3})
-        refusal = _refusal(logs.sample())
-        assert refusal.need is Need.ANOTHER_METHOD
-        assert "outside of transactions" in refusal.reason
+        blocker = _blocker(logs.sample())
+        assert blocker.need is Need.ANOTHER_METHOD
+        assert "outside of transactions" in blocker.reason
 
     def test_a_deleted_offset_is_gone(self) -> None:
         logs = Logs()

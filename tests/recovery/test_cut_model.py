@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.recovery import cut as cut_module
-from kstreams_assets.recovery.cut import Cut, Refusal
+from kstreams_assets.recovery.cut import Blocker, Cut
 from kstreams_assets.recovery.group_commits import GroupLog
 from kstreams_assets.recovery.identity import TransactionId
 from tests.recovery.simulated_application import Habits, SimulatedApplication
@@ -33,7 +33,7 @@ _LONGEST = 4_000
 class Verdict:
     """What became of one sample; `wrong` says what contradicts the cut."""
 
-    decision: Cut | Refusal | None
+    decision: Cut | Blocker | None
     wrong: list[str] = field(default_factory=list)
     asked_for_ongoing: bool = False
 

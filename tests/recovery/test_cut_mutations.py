@@ -11,7 +11,7 @@ from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.point import Guarantee, RecoveryPoint
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery import transactions
-from kstreams_assets.recovery.cut import Cut, Refusal, Sample, _ranges
+from kstreams_assets.recovery.cut import Blocker, Cut, Sample, _ranges
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog
 from kstreams_assets.recovery.segments import Segment
 from tests.recovery.trial import (
@@ -124,10 +124,10 @@ def test_offsets_read_two_seconds_before_the_ends(
     """The committed offsets of two seconds ago beside ends of now."""
     decide = transactions.decide
 
-    def with_old_offsets(sample: Sample) -> Cut | Refusal:
+    def with_old_offsets(sample: Sample) -> Cut | Blocker:
         decision = decide(sample)
         old = with_old_offsets.offsets  # pyright: ignore[reportFunctionMemberAccess]
-        return decision if isinstance(decision, Refusal) else replace(decision, committed=old)
+        return decision if isinstance(decision, Blocker) else replace(decision, committed=old)
 
     committed = transactions.TransactionsMethod._committed
 

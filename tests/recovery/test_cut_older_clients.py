@@ -7,7 +7,7 @@ completes within ten of them.
 from collections.abc import Sequence
 
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.cut import Cut, Need, Refusal, Sample, decide
+from kstreams_assets.recovery.cut import Blocker, Cut, Need, Sample, decide
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
 from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Logs, Tx, older
 
@@ -20,9 +20,9 @@ def _cut(sample: Sample) -> Cut:
     return decision
 
 
-def _refusal(sample: Sample) -> Refusal:
+def _blocker(sample: Sample) -> Blocker:
     decision = decide(sample)
-    assert isinstance(decision, Refusal), decision
+    assert isinstance(decision, Blocker), decision
     return decision
 
 
@@ -40,9 +40,9 @@ def _three_transactions() -> tuple[Logs, Sequence[EndedTransaction]]:
 
 def test_their_history_is_asked_for() -> None:
     logs, _ = _three_transactions()
-    refusal = _refusal(logs.sample())
-    assert refusal.need is Need.HISTORY
-    assert refusal.producers == {ProducerEpoch(1, 0)}
+    blocker = _blocker(logs.sample())
+    assert blocker.need is Need.HISTORY
+    assert blocker.producers == {ProducerEpoch(1, 0)}
 
 
 def test_the_end_of_the_offsets_topic_tells_them_apart() -> None:
@@ -73,17 +73,17 @@ def test_what_comes_later_is_excluded_between_what_others_wrote() -> None:
 def test_a_segment_without_its_marker_waits_for_it() -> None:
     logs, history = _three_transactions()
     logs.changelog.data(OLD)
-    refusal = _refusal(logs.sample(history=history))
-    assert refusal.need is Need.CLOSING_MARKERS
-    assert refusal.partitions == (CHANGELOG,)
+    blocker = _blocker(logs.sample(history=history))
+    assert blocker.need is Need.CLOSING_MARKERS
+    assert blocker.partitions == (CHANGELOG,)
 
 
 def test_so_do_offset_commits() -> None:
     logs, history = _three_transactions()
     logs.offsets.offsets(OLD, {INPUT: 40})
-    refusal = _refusal(logs.sample(history=history))
-    assert refusal.need is Need.CLOSING_MARKERS
-    assert refusal.partitions == (OFFSETS,)
+    blocker = _blocker(logs.sample(history=history))
+    assert blocker.need is Need.CLOSING_MARKERS
+    assert blocker.partitions == (OFFSETS,)
 
 
 def test_closing_markers_beyond_the_ends_do_not_move_the_cut() -> None:
@@ -107,15 +107,15 @@ def test_two_in_one_millisecond_with_the_same_partition_are_refused() -> None:
         OLD.ended(CHANGELOG, OFFSETS, prepared_ms=10, completed_ms=22),
         *history[1:],
     ]
-    refusal = _refusal(logs.sample(history=history))
-    assert refusal.need is Need.ANOTHER_TRY
-    assert "cannot be identified in __transaction_state" in refusal.reason
+    blocker = _blocker(logs.sample(history=history))
+    assert blocker.need is Need.ANOTHER_TRY
+    assert "cannot be identified in __transaction_state" in blocker.reason
 
 
 def test_a_marker_outside_of_all_transactions_is_refused() -> None:
     logs, history = _three_transactions()
-    refusal = _refusal(logs.sample(history=history[:2]))
-    assert refusal.need is Need.ANOTHER_TRY
+    blocker = _blocker(logs.sample(history=history[:2]))
+    assert blocker.need is Need.ANOTHER_TRY
 
 
 def test_offset_commits_from_before_the_history_do_no_harm() -> None:
@@ -192,5 +192,5 @@ def test_lookback_too_short() -> None:
     logs.changelog.commit(OLD, 12)
     history = [OLD.ended(CHANGELOG, OFFSETS, prepared_ms=10, completed_ms=15)]
     group = logs.offsets.group_log(start=start)
-    refusal = _refusal(logs.sample(group=group, history=history))
-    assert f"are before the part of {OFFSETS} that was read" in refusal.reason
+    blocker = _blocker(logs.sample(group=group, history=history))
+    assert f"are before the part of {OFFSETS} that was read" in blocker.reason

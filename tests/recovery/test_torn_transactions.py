@@ -1,7 +1,7 @@
 """Transactions that may have been decided in one partition before the first look."""
 
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.cut import Cut, Need, Refusal, Sample, decide
+from kstreams_assets.recovery.cut import Blocker, Cut, Need, Sample, decide
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
 from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Log, Logs, Tx, older
 
@@ -9,9 +9,9 @@ ONE = Tx(1, 4)
 OLD = older(1)
 
 
-def _refusal(sample: Sample) -> Refusal:
+def _blocker(sample: Sample) -> Blocker:
     decision = decide(sample)
-    assert isinstance(decision, Refusal), decision
+    assert isinstance(decision, Blocker), decision
     return decision
 
 
@@ -45,10 +45,10 @@ def _sample(
 
 
 def test_one_that_wrote_nothing_since_is_asked_about() -> None:
-    refusal = _refusal(_sample(_torn(ONE)))
-    assert refusal.need is Need.ONGOING
-    assert refusal.partitions == (OUTPUT,)
-    assert refusal.producers == {ProducerEpoch(1, 4)}
+    blocker = _blocker(_sample(_torn(ONE)))
+    assert blocker.need is Need.ONGOING
+    assert blocker.partitions == (OUTPUT,)
+    assert blocker.producers == {ProducerEpoch(1, 4)}
 
 
 def test_one_that_is_open_was_not_decided_anywhere() -> None:
@@ -58,9 +58,9 @@ def test_one_that_is_open_was_not_decided_anywhere() -> None:
 
 def test_one_that_has_ended_is_refused() -> None:
     for others in ((), (ProducerEpoch(1, 5),), (ProducerEpoch(2, 4),)):
-        refusal = _refusal(_sample(_torn(ONE), ongoing=frozenset(others)))
-        assert refusal.need is Need.ANOTHER_TRY
-        assert f"{OUTPUT} may have ended in other partitions long before" in refusal.reason
+        blocker = _blocker(_sample(_torn(ONE), ongoing=frozenset(others)))
+        assert blocker.need is Need.ANOTHER_TRY
+        assert f"{OUTPUT} may have ended in other partitions long before" in blocker.reason
 
 
 def test_one_that_wrote_since_the_first_look_was_open_then() -> None:
@@ -75,14 +75,14 @@ def test_one_that_wrote_since_the_first_look_was_open_then() -> None:
 def test_what_was_written_since_may_be_of_the_next_one_with_the_same_epoch() -> None:
     logs = _torn(ONE)
     logs.repartition.data(ONE)
-    refusal = _refusal(_sample(logs))
-    assert (refusal.need, refusal.producers) == (Need.ONGOING, {ProducerEpoch(1, 4)})
+    blocker = _blocker(_sample(logs))
+    assert (blocker.need, blocker.producers) == (Need.ONGOING, {ProducerEpoch(1, 4)})
 
 
 def test_a_marker_beyond_the_early_end_proves_nothing() -> None:
     logs = _torn(ONE)
     logs.output.commit(ONE)
-    assert _refusal(_sample(logs)).need is Need.ONGOING
+    assert _blocker(_sample(logs)).need is Need.ONGOING
 
 
 def test_an_aborted_one_is_taken_nowhere() -> None:
@@ -120,15 +120,15 @@ class TestOlderClients:
         ongoing = frozenset({ProducerEpoch(1, 0)})
         assert _is_decided(_sample(logs, ongoing=ongoing, ends=ends))
         logs.output.commit(OLD, 13)  # found by reading on
-        assert _refusal(_sample(logs, ongoing=ongoing, ends=ends)).need is Need.HISTORY
+        assert _blocker(_sample(logs, ongoing=ongoing, ends=ends)).need is Need.HISTORY
 
     def test_one_that_lacks_a_partition_is_refused(self) -> None:
         logs = _torn(OLD)
         logs.output.commit(OLD, 13)
         history = [OLD.ended(CHANGELOG, OUTPUT, prepared_ms=10, completed_ms=20)]
-        refusal = _refusal(_sample(logs, history))
-        assert refusal.need is Need.ANOTHER_TRY
-        assert "may have ended in other partitions" in refusal.reason
+        blocker = _blocker(_sample(logs, history))
+        assert blocker.need is Need.ANOTHER_TRY
+        assert "may have ended in other partitions" in blocker.reason
 
     def test_one_that_is_seen_in_all_is_whole(self) -> None:
         logs = _torn(OLD)
@@ -146,4 +146,4 @@ class TestOlderClients:
             [OLD.ended(*partitions, prepared_ms=at, completed_ms=20)] for at in (10, 9)
         )
         assert _is_decided(_sample(logs, later))
-        assert _refusal(_sample(logs, earlier)).need is Need.ANOTHER_TRY
+        assert _blocker(_sample(logs, earlier)).need is Need.ANOTHER_TRY

@@ -194,9 +194,9 @@ class TestDamage:
 
         choice = choose(points, judge, RestoreRequest())
         assert choice.status is None
-        (refusal,) = choice.refusals
-        assert re.search(r"p2\b.*window w000\d, log-0, offsets \d+ to \d*9: ", str(refusal))
-        assert "from a copy" in refusal.action
+        (blocker,) = choice.blockers
+        assert re.search(r"p2\b.*window w000\d, log-0, offsets \d+ to \d*9: ", str(blocker))
+        assert "from a copy" in blocker.action
 
     def test_a_restore_finds_no_file_of_it(
         self, settings: ApplicationSettings, damage: Damage

@@ -82,7 +82,7 @@ def from_snapshot(topic: TopicPlan) -> TopicPlan:
 
 def plan(
     request: RestoreRequest,
-    *refusals: Finding,
+    *blockers: Finding,
     topics: Sequence[AppTopic] = TOPICS,
     target: str = TARGET,
 ) -> RestorePlan:
@@ -100,7 +100,7 @@ def plan(
         point=point(1_760_000_000_000, point_id="point-1"),
         restorability=Restorability.EXACT,
         topics=tuple(planned),
-        refusals=refusals,
+        blockers=blockers,
     )
 
 

@@ -117,9 +117,9 @@ class PlannedApplication:
         assert self._everything() == before
         return plan
 
-    def refusals(self, **changes: Any) -> list[str]:
+    def blockers(self, **changes: Any) -> list[str]:
         """What stands against it."""
-        return [str(refusal) for refusal in self.plan(**changes).refusals]
+        return [str(blocker) for blocker in self.plan(**changes).blockers]
 
     @contextmanager
     def existing(

@@ -136,7 +136,7 @@ def test_every_damage_is_noticed(
     point = workbench.points()[-1]
     request = own_names("copy", point)
     plan = plan_restore(settings, request, settings.connection)
-    assert [str(refusal) for refusal in plan.refusals] == []
+    assert [str(blocker) for blocker in plan.blockers] == []
     targets = {topic.target for topic in plan.topics}
     orders, totals = (
         next(t.name for t in settings.topics if role in t.roles)
@@ -185,7 +185,7 @@ def test_a_changed_snapshot_is_not_restored(
     (point,) = (point for point in workbench.points() if point.id == closing)
     request = own_names("copy", point, changelog_source=ChangelogSource.SNAPSHOT)
     plan = plan_restore(settings, request, settings.connection)
-    assert [str(refusal) for refusal in plan.refusals] == []
+    assert [str(blocker) for blocker in plan.blockers] == []
     assert len(plan.from_snapshots) == 1
     table = settings.warehouse.ktable(settings.application_id, "totals")
     files: dict[Path, bytes] = {}

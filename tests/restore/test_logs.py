@@ -41,7 +41,7 @@ def test_inputs_and_outputs_come_back_and_the_group_keeps_its_offsets(
     plan = app.plan(
         mode=RestoreMode.LOGS, newest=True, application_id=copy, prefix=f"{copy}.", accept=None
     )
-    assert plan.refusals == ()
+    assert plan.blockers == ()
     job = RestoreJob(evaluate_restore, require_complete)
     context = RunContext(app.settings, app.target, app.bench.spark, unique_name("run"))
     result = job.run(context, plan, lambda _progress: None)

@@ -52,6 +52,6 @@ def test_names_of_249_characters(workbench: Workbench) -> None:
         prefix=PREFIX,
     )
     plan = plan_restore(settings, request, settings.connection)
-    assert [str(blocker) for blocker in plan.refusals] == []
+    assert [str(blocker) for blocker in plan.blockers] == []
     assert restored(settings, plan, workbench.spark) is RestoreState.VERIFIED
     assert {len(topic.target) for topic in plan.topics} == {LONGEST_NAME}

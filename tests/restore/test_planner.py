@@ -53,7 +53,7 @@ def _partition(app: PlannedApplication, plan: RestorePlan, name: str) -> Partiti
 class TestPlanned:
     def test_the_state_as_of_a_time(self, app: PlannedApplication) -> None:
         plan = app.plan()
-        assert plan.refusals == ()
+        assert plan.blockers == ()
         assert plan.point == app.points[0]
         assert (plan.restorability, plan.group) == (
             Restorability.AT_LEAST_ONCE,
@@ -81,20 +81,20 @@ class TestPlanned:
 
     def test_a_later_point_takes_both_windows(self, app: PlannedApplication) -> None:
         plan = app.plan(point_id=app.points[1].id, accept_replaced_timestamps=True)
-        assert plan.refusals == ()
+        assert plan.blockers == ()
         orders = _topic(app, plan, "orders")
         assert (orders.records, orders.windows) == (28, 2)
         assert _topic(app, plan, "repartition").records == 0
 
     def test_the_newest_that_is_covered(self, app: PlannedApplication) -> None:
         plan = app.plan(newest=True, accept_replaced_timestamps=True)
-        assert plan.refusals == ()
+        assert plan.blockers == ()
         assert plan.point == app.newest_covered
         assert any("1 newer point(s) cannot be restored" in note for note in plan.notes)
 
     def test_the_tail_of_the_inputs(self, app: PlannedApplication) -> None:
         plan = app.plan(inputs=InputsExtent.TAIL)
-        assert plan.refusals == ()
+        assert plan.blockers == ()
         assert _partition(app, plan, "orders").ranges == (OffsetRange(12, 20),)
         assert (_topic(app, plan, "orders").records, _topic(app, plan, "rates").records) == (8, 3)
 
@@ -102,7 +102,7 @@ class TestPlanned:
         self, app: PlannedApplication
     ) -> None:
         plan = app.plan(mode=RestoreMode.REBUILD)
-        assert plan.refusals == ()
+        assert plan.blockers == ()
         found = {topic.source: topic.records for topic in plan.topics}
         names = app.names
         assert found == {names["orders"]: 20, names["rates"]: 3, names["totals"]: 0}
@@ -113,20 +113,20 @@ class TestPlanned:
     def test_another_application_id_on_the_source_cluster(self, app: PlannedApplication) -> None:
         source, other = app.bench.cluster.connection, unique_name("other")
         plan = app.plan(target=source, application_id=other, prefix=f"{other}.")
-        assert plan.refusals == ()
+        assert plan.blockers == ()
         assert _topic(app, plan, "changelog").target == f"{other}-sums-changelog"
         assert _topic(app, plan, "orders").target == f"{other}.{app.names['orders']}"
 
 
 class TestRefused:
     def test_the_source_cluster_itself(self, app: PlannedApplication) -> None:
-        listed = app.refusals(target=app.bench.cluster.connection)
+        listed = app.blockers(target=app.bench.cluster.connection)
         assert any("It is the source cluster" in text for text in listed)
         assert sum("It is not empty" in text for text in listed) == 5
 
     def test_a_topic_with_records(self, app: PlannedApplication) -> None:
         with app.existing("totals", records=3) as name:
-            (text,) = app.refusals()
+            (text,) = app.blockers()
         assert text.startswith(f"topic {name}: It is not empty on the target: its logs hold 3")
 
     @pytest.mark.parametrize(("limit", "refused"), [(50_000, True), (61_000, False)])
@@ -134,21 +134,21 @@ class TestRefused:
         self, app: PlannedApplication, limit: int, refused: bool
     ) -> None:
         with app.existing("orders", configs={"max.message.bytes": str(limit)}):
-            listed = app.refusals()
+            listed = app.blockers()
         assert len(listed) == refused
         assert all("largest record to restore takes 600" in text for text in listed)
 
     def test_everything_is_listed_together(self, app: PlannedApplication) -> None:
         configs = {"message.timestamp.type": "LogAppendTime"}
         with app.existing("orders", configs=configs, records=1, partitions=1):
-            listed = app.refusals(point_id=app.points[1].id, replication_factor=9)
+            listed = app.blockers(point_id=app.points[1].id, replication_factor=9)
         assert len(listed) == 4
 
     def test_without_a_point_what_is_on_the_target_is_listed_too(
         self, app: PlannedApplication
     ) -> None:
         with app.existing("orders", records=1) as name:
-            listed = app.refusals(as_of_ms=1)
+            listed = app.blockers(as_of_ms=1)
         assert [text.split(":")[0] for text in listed] == ["recovery point", f"topic {name}"]
 
 
@@ -166,11 +166,11 @@ class TestGroup:
             try:
                 consumer.subscribe([name])
                 await_assignment(consumer)
-                (text,) = app.refusals()
+                (text,) = app.blockers()
             finally:
                 consumer.close()
             assert f"group {group}: It is in use on the target (classic group" in text
-            assert app.refusals() == []
+            assert app.blockers() == []
 
 
 class TestRights:
@@ -180,25 +180,25 @@ class TestRights:
         bob, group = connection_of(guarded_cluster, "bob"), app.bench.application_id
         acls = Acls(guarded_cluster.internal_bootstrap_servers)
         with app.existing("orders") as orders:
-            text = "\n".join(app.refusals(target=bob))
+            text = "\n".join(app.blockers(target=bob))
             assert f"Not allowed: group_state on group {group}" in text
             changelog = app.names["changelog"]
             assert f"topic {changelog}: It cannot be created: Not allowed" in text
             give(acls, ResourceType.TOPIC, orders, AclOperation.DESCRIBE)
             acls.allow(ResourceType.GROUP, group, AclOperation.DESCRIBE)
             acls.allow(ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE)
-            text = "\n".join(app.refusals(target=bob))
+            text = "\n".join(app.blockers(target=bob))
             assert f"right DESCRIBE_CONFIGS on topic {orders}" in text
             assert "It cannot be created" not in text
             assert f"no right READ on it. Give it the right READ on group {group}" in text
             acls.allow(ResourceType.GROUP, group, AclOperation.READ)
             give(acls, ResourceType.TOPIC, orders, AclOperation.DESCRIBE_CONFIGS)
-            (text,) = app.refusals(target=bob)
+            (text,) = app.blockers(target=bob)
             assert f"topic {orders}: The user of the target connection has no right" in text
             assert "READ, WRITE, ALTER_CONFIGS" in text
             rights = (AclOperation.READ, AclOperation.WRITE, AclOperation.ALTER_CONFIGS)
             give(acls, ResourceType.TOPIC, orders, *rights)
-            assert app.refusals(target=bob) == []
+            assert app.blockers(target=bob) == []
 
 
 class TestUnfinished:
@@ -241,17 +241,17 @@ class TestUnfinished:
             self._begin(app, begun, topic_id, RestoreState.PLANNED)
             again = app.plan(newest=True, **accept)
             assert again.point == app.points[0]
-            assert (again.restore_id, again.refusals) == (begun.restore_id, ())
+            assert (again.restore_id, again.blockers) == (begun.restore_id, ())
             assert any(f"Restore {begun.restore_id} is unfinished" in note for note in again.notes)
             orders = _topic(app, again, "orders")
             assert (orders.exists, orders.put_back) == (True, {"retention.ms": "77"})
             other = app.plan(newest=True, inputs=InputsExtent.TAIL, **accept)
             assert other.point == app.newest_covered
-            assert "(written by restore" in str(other.refusals[0])
+            assert "(written by restore" in str(other.blockers[0])
             named = app.plan(point_id=app.points[1].id, **accept)
-            assert [r.subject for r in named.refusals] == [f"topic {name}"]
+            assert [r.subject for r in named.blockers] == [f"topic {name}"]
         gone = app.plan(newest=True, **accept)
-        assert (gone.point, gone.refusals) == (app.newest_covered, ())
+        assert (gone.point, gone.blockers) == (app.newest_covered, ())
 
     def test_a_finished_one_is_not(self, app: PlannedApplication) -> None:
         request: dict[str, Any] = {"accept_replaced_timestamps": True, "prefix": ""}

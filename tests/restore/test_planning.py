@@ -36,9 +36,9 @@ def _topics(found: Facts) -> dict[str, TopicPlan]:
     return {topic.source: topic for topic in plan_topics(found)[0]}
 
 
-def _plan(found: Facts, *refusals: Finding) -> RestorePlan:
+def _plan(found: Facts, *blockers: Finding) -> RestorePlan:
     topics, notes = plan_topics(found)
-    return make_plan(replace(found, notes=(*found.notes, *notes)), topics, refusals=refusals)
+    return make_plan(replace(found, notes=(*found.notes, *notes)), topics, blockers=blockers)
 
 
 def _has_note(found: Facts, *words: str) -> bool:
@@ -228,7 +228,7 @@ class TestPlan:
         assert plan.restorability is Restorability.EXACT
         assert (plan.group, plan.target_cluster_id) == ("shop", TARGET_CLUSTER)
         assert plan.restore_id == restore_id("shop", point().id, TARGET_CLUSTER, RestoreRequest())
-        assert (plan.records, plan.bytes, plan.refusals) == (35, 350, ())
+        assert (plan.records, plan.bytes, plan.blockers) == (35, 350, ())
 
     def test_without_one(self) -> None:
         nothing = {"selection": Selection(), "holdings": {}, "facts": {}}
@@ -245,11 +245,11 @@ class TestPlan:
         wrong_name = RestoreRequest(topics={"nothing": "x"})
         found = replace(
             findings(wrong_name),
-            refusals=(one,),
-            selection=replace(findings().selection, refusals=(other,)),
+            blockers=(one,),
+            selection=replace(findings().selection, blockers=(other,)),
         )
         plan = _plan(found, third, one)
-        assert [r.subject for r in plan.refusals] == ["a", "topics: nothing", "b", "c"]
+        assert [r.subject for r in plan.blockers] == ["a", "topics: nothing", "b", "c"]
 
 
 BUFFER = Store("priced-Buffer", "shop-priced-Buffer-changelog")

@@ -14,7 +14,7 @@ from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.repository.contents import PartitionContents
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import make_plan, plan_topics
-from kstreams_assets.restore.preconditions import Facts, changed_since, refusals
+from kstreams_assets.restore.preconditions import Facts, blockers, changed_since
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import Selection
 from kstreams_assets.restore.target import TargetState
@@ -30,18 +30,18 @@ from tests.restore.planning_samples import (
 )
 
 
-def _refusals(
+def _blockers(
     found: Facts,
     *,
     largest: Mapping[str, int] = {},
     writers: Mapping[str, StoredRestore] = {},
 ) -> list[Finding]:
     topics, _ = plan_topics(found)
-    return refusals(found, topics, largest=largest, writers=writers)
+    return blockers(found, topics, largest=largest, writers=writers)
 
 
 def _only(found: Facts, **known: Any) -> str:
-    listed = _refusals(found, **known)
+    listed = _blockers(found, **known)
     assert len(listed) == 1, listed
     assert listed[0].subject
     assert listed[0].found.endswith(".")
@@ -59,9 +59,9 @@ def _configs(**changes: str) -> dict[str, str]:
 
 
 def test_nothing_stands_against_an_empty_target() -> None:
-    assert _refusals(findings()) == []
-    assert _refusals(_existing()) == []
-    assert _refusals(_existing(starts=(9,), ends=(9,))) == []
+    assert _blockers(findings()) == []
+    assert _blockers(_existing()) == []
+    assert _blockers(_existing(starts=(9,), ends=(9,))) == []
 
 
 class TestGroup:
@@ -75,7 +75,7 @@ class TestGroup:
         group = GroupState("shop", "classic", "Stable", 2)
         request = RestoreRequest(before_command="stop it", command_timeout_s=70)
         found = replace(findings(target=target(group=group)), request=request)
-        assert _refusals(found) == []
+        assert _blockers(found) == []
         (note,) = [n for n in make_plan(found, ()).notes if "in use" in n]
         assert note.startswith("Group shop is in use on the target (state Stable). The before")
         assert "do not leave within 70 s" in note
@@ -87,7 +87,7 @@ class TestGroup:
     @pytest.mark.parametrize("kind", ["classic", "consumer", "streams"])
     def test_an_empty_one_is_fine(self, kind: str) -> None:
         group = GroupState("shop", kind, "Empty", 0)
-        assert _refusals(findings(target=target(group=group))) == []
+        assert _blockers(findings(target=target(group=group))) == []
 
     def test_a_share_group_is_not(self) -> None:
         group = GroupState("shop", "share", "Empty", 0)
@@ -100,10 +100,10 @@ class TestGroup:
 
     def test_all_rights_are_enough_and_unknown_ones_are_told_elsewhere(self) -> None:
         everything = target(group_operations=frozenset({"ALL"}))
-        assert _refusals(findings(target=everything)) == []
+        assert _blockers(findings(target=everything)) == []
         problem = Finding("group shop", "Not allowed.", action="Allow it.")
         unknown = target(group_operations=None, problems=(problem,))
-        assert _refusals(findings(target=unknown)) == [problem]
+        assert _blockers(findings(target=unknown)) == [problem]
 
 
 class TestExistingTopics:
@@ -135,7 +135,7 @@ class TestExistingTopics:
         text = _only(_existing(), writers={"orders-there": other})
         assert "restore b0-99 of application billing has started to write it" in text
         done = replace(other, state=RestoreState.FINISHED)
-        assert _refusals(_existing(), writers={"orders-there": done}) == []
+        assert _blockers(_existing(), writers={"orders-there": done}) == []
 
     def test_partition_count(self) -> None:
         text = _only(_existing(starts=(0, 0, 0), ends=(0, 0, 0)))
@@ -166,11 +166,11 @@ class TestExistingTopics:
             operations=frozenset(),
             effective_configs=_configs(message_timestamp_type="LogAppendTime"),
         )
-        assert len(_refusals(found, largest={"orders": 2_000_000})) == 5
+        assert len(_blockers(found, largest={"orders": 2_000_000})) == 5
 
     def test_under_its_name_on_the_target(self) -> None:
         request = RestoreRequest(prefix="dr-")
-        assert _refusals(findings(request, target=target(there("orders", ends=(5,))))) == []
+        assert _blockers(findings(request, target=target(there("orders", ends=(5,))))) == []
         found = findings(request, target=target(there("dr-orders", ends=(5,))))
         assert _only(found).startswith("topic dr-orders: It is not empty")
 
@@ -181,7 +181,7 @@ class TestThisRestore:
     @pytest.mark.parametrize("end", [0, 3, 5])
     def test_what_it_wrote_itself_is_fine(self, end: int) -> None:
         found = findings(target=target(there("orders", ends=(end,))), stored=self.BEGUN)
-        assert _refusals(found) == []
+        assert _blockers(found) == []
 
     def test_more_than_it_writes(self) -> None:
         found = findings(target=target(there("orders", ends=(6,))), stored=self.BEGUN)
@@ -203,7 +203,7 @@ class TestThisRestore:
 
     def test_one_that_it_had_not_begun_to_write_must_be_empty(self) -> None:
         begun = stored(stored_topic("orders", target_topic_id="", base_offsets=()))
-        assert _refusals(findings(target=target(there("orders")), stored=begun)) == []
+        assert _blockers(findings(target=target(there("orders")), stored=begun)) == []
         found = findings(target=target(there("orders", ends=(1,))), stored=begun)
         assert "It is not empty" in _only(found)
 
@@ -242,7 +242,7 @@ class TestHandedOver:
     def test_as_it_was_left_it_may_be_run_again(self) -> None:
         offsets = {partition_of("orders"): CommittedOffset(3, "")}
         here = target(there("orders", ends=(5,)), group_offsets=offsets)
-        assert _refusals(findings(target=here, stored=self.DONE)) == []
+        assert _blockers(findings(target=here, stored=self.DONE)) == []
 
     def test_one_that_was_never_committed_is_not(self) -> None:
         verified = replace(self.DONE, state=RestoreState.VERIFIED, committed=None)
@@ -257,7 +257,7 @@ class TestChangedSince:
         self, then: TargetState, now: TargetState, own: StoredRestore | None = None
     ) -> list[str]:
         before, after = (self._plan(seen, own) for seen in (then, now))
-        return [str(refusal) for refusal in changed_since(before, after, own)]
+        return [str(blocker) for blocker in changed_since(before, after, own)]
 
     def _plan(self, seen: TargetState, own: StoredRestore | None) -> RestorePlan:
         found = findings(target=seen, stored=own)
@@ -307,8 +307,8 @@ class TestChangedSince:
             found, holdings={**found.holdings, partition_of("orders"): PartitionContents()}
         )
         now = make_plan(fewer, plan_topics(fewer)[0])
-        (refusal,) = changed_since(then, now, None)
-        assert "The restore now has 0 records; the plan had 5" in refusal.found
+        (blocker,) = changed_since(then, now, None)
+        assert "The restore now has 0 records; the plan had 5" in blocker.found
 
 
 class TestSourceCluster:
@@ -322,19 +322,19 @@ class TestSourceCluster:
         assert "still has these topics: orders, totals." in text
 
     def test_topics_that_are_gone_may_come_back(self) -> None:
-        assert _refusals(self._found()) == []
+        assert _blockers(self._found()) == []
 
     def test_other_names_are_no_danger(self) -> None:
         request = RestoreRequest(application_id="b", prefix="b-")
         here = replace(target(there("orders")), cluster_id=SOURCE_CLUSTER)
-        assert _refusals(findings(request, target=here)) == []
+        assert _blockers(findings(request, target=here)) == []
 
     def test_nor_another_cluster(self) -> None:
-        assert _refusals(findings(target=target(there("orders")))) == []
+        assert _blockers(findings(target=target(there("orders")))) == []
 
     def test_nor_those_that_this_restore_made(self) -> None:
         found = replace(self._found("orders"), stored=stored(stored_topic("orders")))
-        assert _refusals(found) == []
+        assert _blockers(found) == []
 
 
 class TestLeftThere:
@@ -345,17 +345,17 @@ class TestLeftThere:
         old = target(there(self.CHANGELOG, ends=(4,)))
         text = _only(findings(request, target=old))
         assert f"topic {self.CHANGELOG}: It is an internal topic" in text
-        assert _refusals(findings(request, target=target(there(self.CHANGELOG)))) == []
+        assert _blockers(findings(request, target=target(there(self.CHANGELOG)))) == []
 
     def test_topics_of_others_are_none_of_ours(self) -> None:
         found = findings(target=target(there("elsewhere", ends=(4,))))
-        assert _refusals(found) == []
+        assert _blockers(found) == []
 
     def test_without_a_point_every_topic_with_records_is_named(self) -> None:
         here = target(there("orders", ends=(4,)), there("totals"), there("rates", ends=(9,)))
         nothing: dict[str, Any] = {"selection": Selection(), "holdings": {}, "facts": {}}
         found = replace(findings(target=here), point=None, status=None, **nothing)
-        assert [r.subject for r in _refusals(found)] == ["topic orders", "topic rates"]
+        assert [r.subject for r in _blockers(found)] == ["topic orders", "topic rates"]
 
 
 class TestTopicsWithoutFacts:
@@ -368,7 +368,7 @@ class TestTopicsWithoutFacts:
             for topic in found.selection.topics
             if not topic.roles.in_flight_only
         }
-        refused = _refusals(found)
+        refused = _blockers(found)
         assert {one.subject for one in refused} == expected
         assert "topic shop-sums-changelog" in expected
         assert "cleanup.policy=delete" in str(refused[0])
@@ -376,7 +376,7 @@ class TestTopicsWithoutFacts:
 
     def test_those_that_are_there_keep_their_own_configs(self) -> None:
         names = [topic.source for topic in findings().selection.topics]
-        assert _refusals(findings(facts={}, target=target(*map(there, names)))) == []
+        assert _blockers(findings(facts={}, target=target(*map(there, names)))) == []
 
 
 class TestRecords:
@@ -386,7 +386,7 @@ class TestRecords:
     }
 
     def test_timestamps_of_zero_or_below_stand_against_nothing(self) -> None:
-        assert _refusals(findings(holdings=self.ODD)) == []
+        assert _blockers(findings(holdings=self.ODD)) == []
 
 
 @pytest.mark.parametrize("asked", [0, 2, -1])

@@ -25,13 +25,13 @@ from tests.restore.planning_samples import findings, partition_of, point, target
 TAKEN_MS = point().taken_at_ms
 
 
-def _plan(found: Facts | None = None, *refusals: Finding) -> RestorePlan:
+def _plan(found: Facts | None = None, *blockers: Finding) -> RestorePlan:
     found = found or findings()
-    return make_plan(found, plan_topics(found)[0], refusals=refusals)
+    return make_plan(found, plan_topics(found)[0], blockers=blockers)
 
 
-def _report(found: Facts | None = None, *refusals: Finding, age_ms: int = 65_400) -> str:
-    return markdown(_plan(found, *refusals), now_ms=TAKEN_MS + age_ms)
+def _report(found: Facts | None = None, *blockers: Finding, age_ms: int = 65_400) -> str:
+    return markdown(_plan(found, *blockers), now_ms=TAKEN_MS + age_ms)
 
 
 class TestMarkdown:
@@ -154,8 +154,8 @@ class TestDocument:
         ]
 
     def test_refused(self) -> None:
-        refusal = Finding("topic orders", "It is not empty.", action="Delete it.")
-        found = document(_plan(None, refusal))
+        blocker = Finding("topic orders", "It is not empty.", action="Delete it.")
+        found = document(_plan(None, blocker))
         assert found["can_run"] is False
         assert found["refusals"] == [
             {"subject": "topic orders", "problem": "It is not empty.", "remedy": "Delete it."}

@@ -24,13 +24,13 @@ PLAN = outcomes.plan(RestoreRequest())
     "plan",
     [
         replace(PLAN, point=None),
-        replace(PLAN, refusals=(Finding("Topic orders", "holds 4 records.", action="Delete it."),)),
+        replace(PLAN, blockers=(Finding("Topic orders", "holds 4 records.", action="Delete it."),)),
     ],
 )
 def test_what_is_refused_is_not_begun(plan: RestorePlan, tmp_path: Path) -> None:
     settings = outcomes.settings(tmp_path / "warehouse")
     with pytest.raises(KStreamsAssetsError, match=r"is refused\. No record was written") as raised:
         restore_records(RunContext(settings, NOBODY, NoSpark(), "run"), plan)
-    told = "\n".join(f"- {refusal}" for refusal in plan.refusals)
+    told = "\n".join(f"- {blocker}" for blocker in plan.blockers)
     assert raised.value.problem.endswith(f":\n{told}\n")
     assert not (tmp_path / "warehouse").exists()

@@ -160,8 +160,8 @@ def test_a_point_between_windows_has_no_snapshots(
     application = replace(run.settings.application, stores=stores)
     settings = replace(run.settings, application=application)
     request = own_names("between", run.points["steady"], changelog_source=ChangelogSource.SNAPSHOT)
-    (refusal,) = plan_restore(settings, request, second_cluster).refusals
-    assert "It closes no window that is backed up" in refusal.found
+    (blocker,) = plan_restore(settings, request, second_cluster).blockers
+    assert "It closes no window that is backed up" in blocker.found
 
 
 def test_a_wide_application_goes_on_from_ktable_snapshots(

@@ -91,7 +91,7 @@ class Points:
             is_followed=lambda: self.is_followed,
             of_window=of_window,
         )
-        assert (chosen.status is None) == bool(chosen.refusals)
+        assert (chosen.status is None) == bool(chosen.blockers)
         return chosen
 
     def _taken_ms(self, index: int) -> int:
@@ -137,9 +137,9 @@ def _id(choice: Choice) -> str | None:
     return choice.status.id if choice.status else None
 
 
-def _refusal(choice: Choice) -> str:
-    assert len(choice.refusals) == 1
-    return str(choice.refusals[0])
+def _blocker(choice: Choice) -> str:
+    assert len(choice.blockers) == 1
+    return str(choice.blockers[0])
 
 
 class TestNewest:
@@ -198,16 +198,16 @@ class TestNewest:
         assert chosen.notes[0].startswith("1 newer point(s) cannot be restored")
 
     def test_without_points(self) -> None:
-        assert "No recovery point is recorded" in _refusal(Points([]).choose())
+        assert "No recovery point is recorded" in _blocker(Points([]).choose())
 
     def test_none_usable_names_the_weaker_one(self) -> None:
-        text = _refusal(Points([A, U, N]).choose())
+        text = _blocker(Points([A, U, N]).choose())
         assert "is exact and covered by backups" in text
         assert "p2 has restorability nothing: because of 2." in text
         assert "Point p1 (1970-01-01T00:00:01.000+00:00) is covered and unproven" in text
 
     def test_none_covered(self) -> None:
-        text = _refusal(Points([N] * 5).choose())
+        text = _blocker(Points([N] * 5).choose())
         assert "(and 2 more)" in text
         assert "Back up the windows that are due" in text
 
@@ -237,13 +237,13 @@ class TestAsOf:
         assert _id(Points([E, N, N, E]).choose(RestoreRequest(as_of_ms=2_500))) == "p0"
 
     def test_before_the_first_the_nearest_after_is_named(self) -> None:
-        text = _refusal(Points([N, N, E, E]).choose(RestoreRequest(as_of_ms=1_500)))
+        text = _blocker(Points([N, N, E, E]).choose(RestoreRequest(as_of_ms=1_500)))
         assert "that was complete at 1970-01-01T00:00:01.500+00:00" in text
         assert "p2 after it (1970-01-01T00:00:02.000+00:00)" in text
         assert "p3" not in text
 
     def test_before_any_point(self) -> None:
-        text = _refusal(Points([E]).choose(RestoreRequest(as_of_ms=-1)))
+        text = _blocker(Points([E]).choose(RestoreRequest(as_of_ms=-1)))
         assert "No recovery point that was complete at" in text
         assert "p0 after it" in text
 
@@ -278,27 +278,27 @@ class TestWindow:
 
     def test_without_one_it_says_why_and_which_windows_are_near(self) -> None:
         points = Points([E, E, E, N, A, N, N, N, N, E])
-        (why,) = points.choose(of_window=_window(1)).refusals
+        (why,) = points.choose(of_window=_window(1)).blockers
         assert "No recovery point of window w1 is exact and covered by backups." in why.found
         assert "p4 has restorability at_least_once: because of 4." in why.found
         assert "window w0 with point p2 before it" in why.action
         assert "window w3 with point p9 after it" in why.action
 
     def test_without_any_point(self) -> None:
-        (why,) = Points([E, E]).choose(of_window=_window(2)).refusals
+        (why,) = Points([E, E]).choose(of_window=_window(2)).blockers
         assert why.found == "No recovery point of window w2 is recorded."
         assert "window w0 with point p1 before it" in why.action
 
     def test_at_a_time_in_it(self) -> None:
         points, at = Points([E] * 9), RestoreRequest(as_of_ms=4 * SECOND)
         assert _id(points.choose(at, of_window=_window(1))) == "p4"
-        (why,) = points.choose(at, of_window=_window(2)).refusals
+        (why,) = points.choose(at, of_window=_window(2)).blockers
         assert (why.subject, why.found.split()[-1]) == ("window w2", "w1.")
 
     def test_a_point_of_another_window(self) -> None:
         points, named = Points([E] * 9), RestoreRequest(point_id="p4")
         assert _id(points.choose(named, of_window=_window(1))) == "p4"
-        (why,) = points.choose(named, of_window=_window(2)).refusals
+        (why,) = points.choose(named, of_window=_window(2)).blockers
         assert why.found == "It belongs to window w1, not to w2."
 
     def test_an_unfinished_restore_of_it_goes_on(self) -> None:
@@ -312,24 +312,24 @@ class TestById:
         assert _id(Points([E, E, E]).choose(RestoreRequest(point_id="p1"))) == "p1"
 
     def test_unknown(self) -> None:
-        text = _refusal(Points([E, E]).choose(RestoreRequest(point_id="p7")))
+        text = _blocker(Points([E, E]).choose(RestoreRequest(point_id="p7")))
         assert "among the 2 recorded points (the newest is p1)" in text
 
     def test_not_covered_names_both_neighbours(self) -> None:
         points = Points([E, E, N, N, A, E, E])
-        text = _refusal(points.choose(RestoreRequest(point_id="p3")))
+        text = _blocker(points.choose(RestoreRequest(point_id="p3")))
         assert "It is not covered by backups. because of 3." in text
         assert "p1 before it" in text
         assert "p5 after it" in text
 
     def test_too_weak(self) -> None:
-        text = _refusal(Points([A]).choose(RestoreRequest(point_id="p0")))
+        text = _blocker(Points([A]).choose(RestoreRequest(point_id="p0")))
         assert "Its restorability is only at_least_once" in text
         accepted = RestoreRequest(point_id="p0", accept=A)
         assert _id(Points([A]).choose(accepted)) == "p0"
 
     def test_not_with_a_time_besides(self) -> None:
-        text = _refusal(Points([E]).choose(RestoreRequest(point_id="p0", as_of_ms=5)))
+        text = _blocker(Points([E]).choose(RestoreRequest(point_id="p0", as_of_ms=5)))
         assert "Both point p0 and as_of" in text
 
 
@@ -344,11 +344,11 @@ class TestRebuildPoint:
     def test_the_inputs_must_be_there(self) -> None:
         request = RestoreRequest(mode=RestoreMode.REBUILD)
         assert _id(Points([E, N]).choose(request)) == "p0"
-        assert "has its inputs covered" in _refusal(Points([N]).choose(request))
+        assert "has its inputs covered" in _blocker(Points([N]).choose(request))
 
     def test_inputs_until_must_be_told_until_when(self) -> None:
         until = RestoreRequest(mode=RestoreMode.INPUTS_UNTIL)
-        assert "needs a time or a recovery point" in _refusal(Points([E]).choose(until))
+        assert "needs a time or a recovery point" in _blocker(Points([E]).choose(until))
         as_of = RestoreRequest(mode=RestoreMode.INPUTS_UNTIL, as_of_ms=0)
         assert _id(Points([E, E]).choose(as_of)) == "p0"
         by_id = RestoreRequest(mode=RestoreMode.INPUTS_UNTIL, point_id="p1")
@@ -371,8 +371,8 @@ class TestUnfinished:
 
     def test_one_that_cannot_be_restored_any_more_is_refused(self) -> None:
         chosen = Points([N, E]).choose(unfinished=self.BEGUN)
-        assert "recovery point p0: It is not covered" in _refusal(chosen)
-        assert "p1 after it" in _refusal(chosen)
+        assert "recovery point p0: It is not covered" in _blocker(chosen)
+        assert "p1 after it" in _blocker(chosen)
 
 
 class TestSnapshots:
@@ -406,7 +406,7 @@ class TestSnapshots:
         assert _id(points.choose(self.REQUEST)) == "p0"
 
     def test_a_named_point_without_them(self) -> None:
-        text = _refusal(self._choose(Made({"p0", "p4"}), point_id="p2"))
+        text = _blocker(self._choose(Made({"p0", "p4"}), point_id="p2"))
         assert text.startswith("recovery point p2: No sums at p2. Make those of p2.")
         assert "The closest points with snapshots: p0 before it" in text
         assert "p4 after it" in text
@@ -415,12 +415,12 @@ class TestSnapshots:
         assert _id(self._choose(Made({"p2"}), point_id="p2")) == "p2"
 
     def test_none_has_them(self) -> None:
-        text = _refusal(self._choose(Made(set(), closing={"p1", "p3"})))
+        text = _blocker(self._choose(Made(set(), closing={"p1", "p3"})))
         assert "No recovery point has proved KTable snapshots of every store." in text
         assert "Point p3: No sums at p3. Make those of p3." in text
 
     def test_none_at_or_before_a_time(self) -> None:
-        text = _refusal(self._choose(Made({"p4"}, closing={"p1"}), as_of_ms=2_000))
+        text = _blocker(self._choose(Made({"p4"}, closing={"p1"}), as_of_ms=2_000))
         assert "that was complete at 1970-01-01T00:00:02.000" in text
         assert "Make those of p1. The closest points with snapshots: p4 after it" in text
 
@@ -431,7 +431,7 @@ class TestSnapshots:
 
     @pytest.mark.parametrize("mode", [RestoreMode.REBUILD, RestoreMode.INPUTS_UNTIL])
     def test_not_where_no_changelogs_are_restored(self, mode: RestoreMode) -> None:
-        text = _refusal(self._choose(Made({"p2"}), mode=mode))
+        text = _blocker(self._choose(Made({"p2"}), mode=mode))
         assert text.startswith(f"mode {mode}: It restores no changelogs")
 
 
@@ -474,7 +474,7 @@ class TestState:
             **dict.fromkeys(ROLES, WHOLE),
             "shop-sums-repartition": (OffsetRange(80, 100),),
         }
-        assert found.refusals == ()
+        assert found.blockers == ()
 
     def test_committed_offsets_of_all_that_is_read_with_their_metadata(self) -> None:
         committed = {topic: p.committed for topic, p in _partitions(_select()).items()}
@@ -564,7 +564,7 @@ class TestRebuild:
 
     def test_not_from_the_tail(self) -> None:
         request = RestoreRequest(mode=RestoreMode.REBUILD, inputs=InputsExtent.TAIL)
-        assert [r.subject for r in _select(request).refusals] == ["mode rebuild"]
+        assert [r.subject for r in _select(request).blockers] == ["mode rebuild"]
 
 
 class TestLogs:
@@ -577,11 +577,11 @@ class TestLogs:
     def test_the_group_gets_no_offsets(self) -> None:
         found = _select(LOGS)
         assert {wanted.committed for wanted in _partitions(found).values()} == {None}
-        assert found.refusals == ()
+        assert found.blockers == ()
 
     def test_changelogs_and_stores_do_not_matter(self) -> None:
         found = _select(LOGS, backed_up=set(ROLES) - INTERNAL)
-        assert (found.refusals, found.notes) == ((), ())
+        assert (found.blockers, found.notes) == ((), ())
         topics = set(ROLES) - INTERNAL
         cuts = reduced(point(), roles_at(application(), None), LOGS, set()).partitions
         assert {cut.topic for cut in cuts} == topics
@@ -589,32 +589,32 @@ class TestLogs:
     @pytest.mark.parametrize("topic", ["orders", "rates", "between", "totals"])
     def test_every_input_and_output_must_be_backed_up_or_excluded(self, topic: str) -> None:
         backed_up = set(ROLES) - {topic}
-        (refusal,) = _select(LOGS, backed_up=backed_up).refusals
-        assert refusal.subject == f"topic {topic}"
-        assert "mode logs needs it" in refusal.found
-        assert _select(LOGS, backed_up=backed_up, excluded={topic}).refusals == ()
+        (blocker,) = _select(LOGS, backed_up=backed_up).blockers
+        assert blocker.subject == f"topic {topic}"
+        assert "mode logs needs it" in blocker.found
+        assert _select(LOGS, backed_up=backed_up, excluded={topic}).blockers == ()
 
     def test_not_from_the_tail(self) -> None:
         request = LOGS.model_copy(update={"inputs": InputsExtent.TAIL})
-        (refusal,) = _select(request).refusals
-        assert refusal.found == "It restores whole logs, but inputs is tail."
+        (blocker,) = _select(request).blockers
+        assert blocker.found == "It restores whole logs, but inputs is tail."
 
     @pytest.mark.parametrize("restorability", [A, U])
     def test_the_state_of_the_point_does_not_matter(self, restorability: Restorability) -> None:
         assert _id(Points([restorability]).choose(LOGS)) == "p0"
 
     def test_without_a_covered_point_the_needed_topics_are_named(self) -> None:
-        text = _refusal(Points([N]).choose(LOGS))
+        text = _blocker(Points([N]).choose(LOGS))
         assert "No recovery point has its inputs and outputs covered by backups" in text
 
     def test_a_command_that_starts_the_application_is_refused(self) -> None:
         request = LOGS.model_copy(update={"after_command": "start it"})
-        (refusal,) = _select(request).refusals
-        assert "append its outputs to the restored ones" in refusal.found
+        (blocker,) = _select(request).blockers
+        assert "append its outputs to the restored ones" in blocker.found
 
     def test_a_place_of_the_group_contradicts_it(self) -> None:
         request = LOGS.model_copy(update={"inputs_are_at": InputsAt.MAPPED})
-        assert "It commits no group offsets" in _refusal(Points([E]).choose(request))
+        assert "It commits no group offsets" in _blocker(Points([E]).choose(request))
 
 
 class TestNotBackedUp:
@@ -623,30 +623,30 @@ class TestNotBackedUp:
     )
     def test_refused_where_the_state_needs_it(self, topic: str) -> None:
         found = _select(backed_up=set(ROLES) - {topic})
-        assert [r.subject for r in found.refusals] == [f"topic {topic}"]
-        assert "mode state needs it" in found.refusals[0].found
+        assert [r.subject for r in found.blockers] == [f"topic {topic}"]
+        assert "mode state needs it" in found.blockers[0].found
 
     def test_an_output_is_told(self) -> None:
         found = _select(backed_up=set(ROLES) - {"totals"})
-        assert found.refusals == ()
+        assert found.blockers == ()
         assert "totals" not in _partitions(found)
         assert any("totals is not backed up and not restored" in note for note in found.notes)
 
     def test_records_in_flight_come_from_the_point_all_the_same(self) -> None:
         found = _select(backed_up=set(ROLES) - {"shop-sums-repartition"})
-        assert found.refusals == ()
+        assert found.blockers == ()
         assert _partitions(found)["shop-sums-repartition"].ranges == (OffsetRange(80, 100),)
 
     def test_a_rebuild_needs_the_inputs_only(self) -> None:
         needed = {"orders", "rates", "names"}
-        assert _select(REBUILD, backed_up=needed).refusals == ()
+        assert _select(REBUILD, backed_up=needed).blockers == ()
         found = _select(REBUILD, backed_up=needed - {"orders"})
-        assert [r.subject for r in found.refusals] == ["topic orders"]
+        assert [r.subject for r in found.blockers] == ["topic orders"]
 
     def test_excluding_it_is_a_way_out_that_is_told(self) -> None:
         changelog = "shop-sums-changelog"
         found = _select(backed_up=set(ROLES) - {changelog}, excluded={changelog})
-        assert found.refusals == ()
+        assert found.blockers == ()
         assert any(
             f"{changelog} is excluded. The state depends on it" in note for note in found.notes
         )
@@ -654,7 +654,7 @@ class TestNotBackedUp:
 
     def test_nothing_left(self) -> None:
         found = _select(excluded=set(ROLES), taken=point(committed={}))
-        assert found.refusals[0].found == "All of its topics are excluded."
+        assert found.blockers[0].found == "All of its topics are excluded."
 
 
 class TestExcludedInputs:
@@ -662,30 +662,30 @@ class TestExcludedInputs:
 
     @pytest.mark.parametrize("topic", ["orders", "between", "shop-sums-repartition"])
     def test_are_refused_without_a_word(self, topic: str) -> None:
-        (refusal,) = _select(excluded={topic}).refusals
-        assert refusal.subject == f"topic {topic}"
-        assert "committed offsets in 1 partition(s)" in refusal.found
-        assert "--inputs-are-at mapped" in refusal.action
+        (blocker,) = _select(excluded={topic}).blockers
+        assert blocker.subject == f"topic {topic}"
+        assert "committed offsets in 1 partition(s)" in blocker.found
+        assert "--inputs-are-at mapped" in blocker.action
 
     @pytest.mark.parametrize("inputs_are_at", list(InputsAt))
     def test_with_a_word_they_are_left_as_they_are(self, inputs_are_at: InputsAt) -> None:
         found = _select(
             STATE.model_copy(update={"inputs_are_at": inputs_are_at}), excluded={"orders"}
         )
-        assert found.refusals == ()
+        assert found.blockers == ()
         assert "orders" not in _partitions(found)
 
     def test_the_word_needs_one(self) -> None:
         for excluded in (set[str](), {"totals"}):
             request = STATE.model_copy(update={"inputs_are_at": InputsAt.MAPPED})
-            (refusal,) = _select(request, excluded=excluded).refusals
-            assert refusal.subject == "inputs_are_at mapped"
+            (blocker,) = _select(request, excluded=excluded).blockers
+            assert blocker.subject == "inputs_are_at mapped"
 
     def test_where_nothing_was_committed_nothing_is_left_out(self) -> None:
-        assert _select(taken=point(committed={}), excluded={"orders"}).refusals == ()
+        assert _select(taken=point(committed={}), excluded={"orders"}).blockers == ()
 
     def test_a_rebuild_begins_at_the_beginning_anyway(self) -> None:
-        assert _select(REBUILD, excluded={"orders"}).refusals == ()
+        assert _select(REBUILD, excluded={"orders"}).blockers == ()
 
 
 def test_topics_that_the_point_does_not_know_are_told() -> None:
@@ -698,13 +698,13 @@ def test_topics_that_the_point_does_not_know_are_told() -> None:
 def test_a_changelog_that_had_vanished_is_refused_and_can_be_excluded() -> None:
     changelog = "shop-sums-changelog"
     taken = point(topics=[t for t in ROLES if t != changelog], absent=[changelog])
-    [refusal] = _select(taken=taken).refusals
-    assert refusal.subject == f"changelog {changelog}"
-    assert "if it was deleted permanently, exclude it" in refusal.action
-    assert _select(taken=taken, excluded={changelog}).refusals == ()
-    assert _select(REBUILD, taken=taken).refusals == ()
+    [blocker] = _select(taken=taken).blockers
+    assert blocker.subject == f"changelog {changelog}"
+    assert "if it was deleted permanently, exclude it" in blocker.action
+    assert _select(taken=taken, excluded={changelog}).blockers == ()
+    assert _select(REBUILD, taken=taken).blockers == ()
     never_seen = point(topics=[t for t in ROLES if t != changelog])
-    assert _select(taken=never_seen).refusals == ()
+    assert _select(taken=never_seen).blockers == ()
 
 
 def test_topics_that_only_the_point_knows_are_taken_for_what_it_says() -> None:
@@ -774,10 +774,10 @@ def test_a_guess_that_nobody_has_confirmed_keeps_state_from_being_restored(
     )
     asked = RestoreRequest(mode=mode)
     found = select(guessed, set(ROLES), point(), asked, set())
-    subjects = [refusal.subject for refusal in found.refusals]
+    subjects = [blocker.subject for blocker in found.blockers]
     is_state = mode is RestoreMode.STATE
     assert subjects == (["stores.sums", "topics.orders"] if is_state else [])
     if is_state:
-        assert "remove stores.sums.unconfirmed" in found.refusals[0].action
+        assert "remove stores.sums.unconfirmed" in found.blockers[0].action
     left = select(guessed, set(ROLES), point(), asked, {log, "orders"})
-    assert {r.subject for r in left.refusals} <= {"topic orders"}
+    assert {r.subject for r in left.blockers} <= {"topic orders"}

@@ -95,7 +95,7 @@ class Shared:
 
     def run(self, bench: Workbench, plan: RestorePlan) -> StoredRestore:
         """Restore up to the verification."""
-        assert [str(refusal) for refusal in plan.refusals] == []
+        assert [str(blocker) for blocker in plan.blockers] == []
         result = restore_records(
             RunContext(
                 self.settings(bench), bench.cluster.connection, bench.spark, unique_name("run")
@@ -150,23 +150,23 @@ def shared(
 
 
 def test_the_second_is_refused_and_told_what_to_do(shared: Shared) -> None:
-    (refusal,) = shared.plan(shared.shipping).refusals
-    assert f"of application {shared.billing.application_id} (committed)" in refusal.found
-    assert f"--exclude {shared.orders} --inputs-are-at mapped" in refusal.action
+    (blocker,) = shared.plan(shared.shipping).blockers
+    assert f"of application {shared.billing.application_id} (committed)" in blocker.found
+    assert f"--exclude {shared.orders} --inputs-are-at mapped" in blocker.action
 
 
 def test_excluded_without_a_word_it_is_refused(shared: Shared) -> None:
-    (refusal,) = shared.plan(shared.shipping, exclude=True).refusals
-    assert refusal.subject == f"topic {shared.orders}"
-    assert "auto.offset.reset" in refusal.found
+    (blocker,) = shared.plan(shared.shipping, exclude=True).blockers
+    assert blocker.subject == f"topic {shared.orders}"
+    assert "auto.offset.reset" in blocker.found
 
 
 def test_mapped_behind_what_the_first_brought_back(shared: Shared) -> None:
     """It would read again what it had read, once the producers send it again."""
     plan = shared.plan(shared.shipping, point=1, exclude=True, inputs_are_at=InputsAt.MAPPED)
-    (refusal,) = plan.refusals
-    assert f"committed offset {_LATER}" in refusal.found
-    assert f"restored {_DELETED} to 20" in refusal.found
+    (blocker,) = plan.blockers
+    assert f"committed offset {_LATER}" in blocker.found
+    assert f"restored {_DELETED} to 20" in blocker.found
 
 
 def test_mapped_it_goes_on_at_the_same_record(shared: Shared) -> None:

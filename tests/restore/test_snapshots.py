@@ -22,7 +22,7 @@ from kstreams_assets.repository.records import largest_batch
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.planner import plan_topics
-from kstreams_assets.restore.preconditions import Facts, refusals
+from kstreams_assets.restore.preconditions import Facts, blockers
 from kstreams_assets.restore.selection import WantedTopic
 from kstreams_assets.restore.snapshots import (
     ChosenSnapshot,
@@ -34,7 +34,7 @@ from kstreams_assets.restore.snapshots import (
     may_be_versioned,
     odd_timestamps,
     other_cuts,
-    retention_refusal,
+    retention_blocker,
     snapshot_state,
 )
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
@@ -193,12 +193,12 @@ def _wanted() -> WantedTopic:
 
 
 class TestCuts:
-    def _refusals(self, *partitions: SnapshotPartition) -> list[str]:
+    def _blockers(self, *partitions: SnapshotPartition) -> list[str]:
         made = snapshot(partitions=partitions)
         return [str(r) for r in other_cuts(_wanted(), ChosenSnapshot(store(), made))]
 
     def test_as_the_point_has_them(self) -> None:
-        assert self._refusals(*snapshot().partitions) == []
+        assert self._blockers(*snapshot().partitions) == []
 
     @pytest.mark.parametrize(
         "changes",
@@ -206,12 +206,12 @@ class TestCuts:
     )
     def test_others(self, changes: Mapping[str, object]) -> None:
         (part,) = snapshot().partitions
-        (text,) = self._refusals(replace(part, **changes))  # pyright: ignore[reportArgumentType]
+        (text,) = self._blockers(replace(part, **changes))  # pyright: ignore[reportArgumentType]
         assert "store sums: Its KTable snapshot of window w1 was not made from partition 0" in text
         assert "ktables make --window w1" in text
 
     def test_a_partition_that_it_does_not_know(self) -> None:
-        assert len(self._refusals()) == 1
+        assert len(self._blockers()) == 1
 
 
 def test_changelogs_that_come_from_the_raw_log_all_the_same() -> None:
@@ -222,7 +222,7 @@ def test_changelogs_that_come_from_the_raw_log_all_the_same() -> None:
 
 
 def _begun(found: Facts) -> list[Finding]:
-    return refusals(found, plan_topics(found)[0], largest={}, writers={})
+    return blockers(found, plan_topics(found)[0], largest={}, writers={})
 
 
 class TestBegun:
@@ -239,8 +239,8 @@ class TestBegun:
 
     def test_with_other_ones(self) -> None:
         found = self._found(4)
-        (refusal,) = _begun(found)
-        assert f"topic {CHANGELOG}: This restore started with 4 records" in str(refusal)
+        (blocker,) = _begun(found)
+        assert f"topic {CHANGELOG}: This restore started with 4 records" in str(blocker)
 
 
 def test_a_format_decides_which_snapshots_count() -> None:
@@ -254,10 +254,10 @@ def test_a_format_decides_which_snapshots_count() -> None:
 DAY = 86_400_000
 
 
-def _refusal(kind: StoreKind, retention_ms: int | None, configs: Mapping[str, str]) -> str | None:
+def _blocker(kind: StoreKind, retention_ms: int | None, configs: Mapping[str, str]) -> str | None:
     declared = store(format=StoreFormat(kind=kind, retention_ms=retention_ms))
-    refusal = retention_refusal(declared, configs)
-    return None if refusal is None else str(refusal)
+    blocker = retention_blocker(declared, configs)
+    return None if blocker is None else str(blocker)
 
 
 @pytest.mark.parametrize(
@@ -271,33 +271,33 @@ def _refusal(kind: StoreKind, retention_ms: int | None, configs: Mapping[str, st
 )
 def test_a_shorter_retention_would_lose_rows(kind: StoreKind, config: str) -> None:
     configs = {config: str(DAY + 60_000)}
-    text = _refusal(kind, 59_999, configs)
+    text = _blocker(kind, 59_999, configs)
     assert text is not None
     assert text.startswith("store sums: Its declared retention_ms is 59999, but")
     assert (
         f"{config}={DAY + 60_000} of shop-sums-changelog shows that the store keeps 60000" in text
     )
     assert "Declare retention_ms: 60000" in text
-    assert _refusal(kind, 60_000, configs) is None
-    assert _refusal(kind, None, configs) is None
+    assert _blocker(kind, 60_000, configs) is None
+    assert _blocker(kind, None, configs) is None
 
 
 def test_configs_that_tell_nothing() -> None:
-    assert _refusal(StoreKind.WINDOW, 1, {}) is None
-    assert _refusal(StoreKind.WINDOW, 1, {"retention.ms": "-1"}) is None
-    assert _refusal(StoreKind.WINDOW, 1, {"min.compaction.lag.ms": str(9 * DAY)}) is None
-    assert _refusal(StoreKind.VERSIONED, 1, {"retention.ms": str(9 * DAY)}) is None
+    assert _blocker(StoreKind.WINDOW, 1, {}) is None
+    assert _blocker(StoreKind.WINDOW, 1, {"retention.ms": "-1"}) is None
+    assert _blocker(StoreKind.WINDOW, 1, {"min.compaction.lag.ms": str(9 * DAY)}) is None
+    assert _blocker(StoreKind.VERSIONED, 1, {"retention.ms": str(9 * DAY)}) is None
 
 
 def test_a_store_of_no_declared_kind_may_be_versioned() -> None:
     configs = {"min.compaction.lag.ms": str(DAY)}
     undeclared = store(format=StoreFormat(undeclared=True))
-    refusal = retention_refusal(undeclared, configs)
-    assert refusal is not None
-    assert "Its kind is not declared" in str(refusal)
-    assert retention_refusal(undeclared, {"min.compaction.lag.ms": "0"}) is None
-    assert retention_refusal(undeclared, {}) is None
-    assert retention_refusal(store(), configs) is None
+    blocker = retention_blocker(undeclared, configs)
+    assert blocker is not None
+    assert "Its kind is not declared" in str(blocker)
+    assert retention_blocker(undeclared, {"min.compaction.lag.ms": "0"}) is None
+    assert retention_blocker(undeclared, {}) is None
+    assert retention_blocker(store(), configs) is None
     assert may_be_versioned(store(), configs)
     assert not may_be_versioned(store(format=StoreFormat(kind=StoreKind.VERSIONED)), configs)
 
@@ -386,7 +386,7 @@ class TestGiven:
         self, written: Written
     ) -> None:
         given = written.given(raw=PartitionContents(records=9, bytes=900, saved_records=4, lost=2))
-        assert given.refusals == ()
+        assert given.blockers == ()
         assert given.holdings == {
             partition_of(CHANGELOG): PartitionContents(
                 records=3, bytes=30, lost=2, windows=frozenset({"w1"})
@@ -428,19 +428,19 @@ class TestGiven:
 
     def test_a_table_with_other_rows_than_noted(self, written: Written) -> None:
         write_snapshot(on_disk(written.settings.warehouse.ktable("shop", "sums")), [Row(0, 77)])
-        (refusal,) = written.given().refusals
-        assert "store sums: Its table has 4 rows of window w1; 3 were recorded" in str(refusal)
+        (blocker,) = written.given().blockers
+        assert "store sums: Its table has 4 rows of window w1; 3 were recorded" in str(blocker)
 
     def test_other_cuts_and_too_short_retentions(self, tmp_path: Path) -> None:
         windowed = StoreFormat(kind=StoreKind.WINDOW, retention_ms=1_000)
         written = Written(tmp_path, ("sums", windowed))
         part = SnapshotPartition(0, f"{CHANGELOG}-id", 10, 99, rows=3, bytes=30)
         written.note(snapshot(partitions=(part,), fingerprint=windowed.fingerprint), *ROWS)
-        cuts, retention = written.given(configs={"retention.ms": "86402000"}).refusals
+        cuts, retention = written.given(configs={"retention.ms": "86402000"}).blockers
         assert "as it is in the point" in str(cuts)
         assert "shows that the store keeps 2000" in str(retention)
 
     def test_a_declared_store_that_may_be_versioned_is_told(self, written: Written) -> None:
         given = written.given(configs={"min.compaction.lag.ms": "5"})
-        assert given.refusals == ()
+        assert given.blockers == ()
         assert any("declare its kind, or its history is lost" in note for note in given.notes)

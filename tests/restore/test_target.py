@@ -64,10 +64,10 @@ class TestRefusedTopics:
 
     def test_a_config_that_the_brokers_do_not_know(self, cluster: KafkaCluster) -> None:
         topic = self._plan(configs={"no.such.config": "5"})
-        (refusal,) = refused_topics(cluster, target(), [topic, self._plan()])
-        assert refusal.subject == f"topic {topic.target}"
-        assert "It cannot be created" in refusal.found
-        assert "no.such.config" in refusal.found
+        (blocker,) = refused_topics(cluster, target(), [topic, self._plan()])
+        assert blocker.subject == f"topic {topic.target}"
+        assert "It cannot be created" in blocker.found
+        assert "no.such.config" in blocker.found
 
     def test_what_is_there_need_not_be_created(self, cluster: KafkaCluster) -> None:
         topic = self._plan(configs={"no.such.config": "5"}, target_topic_id="there")

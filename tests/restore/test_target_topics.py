@@ -52,7 +52,7 @@ def _names(
 def test_names_stay_the_same_unless_asked() -> None:
     names = _names()
     assert names.targets == {topic: topic for topic in TOPICS}
-    assert (names.group, names.refusals) == ("shop", ())
+    assert (names.group, names.blockers) == ("shop", ())
     assert names.internal == set(INTERNAL)
 
 
@@ -67,7 +67,7 @@ def test_a_new_application_id_renames_internal_topics_only() -> None:
         "shop-sums-repartition": "shop-b-sums-repartition",
         "shop-fk-subscription-response-topic": "shop-b-fk-subscription-response-topic",
     }
-    assert names.refusals == ()
+    assert names.blockers == ()
 
 
 def test_a_prefix_goes_before_all_but_internal_topics() -> None:
@@ -80,7 +80,7 @@ def test_a_prefix_goes_before_all_but_internal_topics() -> None:
 def test_a_chosen_name_wins_over_the_prefix() -> None:
     names = _names(prefix="dr.", topics={"orders": "incoming"})
     assert (names.targets["orders"], names.targets["totals"]) == ("incoming", "dr.totals")
-    assert names.refusals == ()
+    assert names.blockers == ()
 
 
 def test_excluded_topics_have_no_target() -> None:
@@ -95,7 +95,7 @@ def test_an_excluded_topic_in_which_the_group_goes_on_has_a_name() -> None:
     assert names.placed == {"orders": "dr-orders"}
     assert "orders" not in names.targets
     named = _names(**asked, topics={"orders": "live"})
-    assert (named.placed, named.refusals) == ({"orders": "live"}, ())
+    assert (named.placed, named.blockers) == ({"orders": "live"}, ())
     assert _names(exclude=("orders",)).placed == {}
 
 
@@ -125,7 +125,7 @@ def test_an_excluded_topic_in_which_the_group_goes_on_has_a_name() -> None:
     ],
 )
 def test_refused(request_: dict[str, object], subject: str, words: str) -> None:
-    found = [refusal for refusal in _names(**request_).refusals if refusal.subject == subject]
+    found = [blocker for blocker in _names(**request_).blockers if blocker.subject == subject]
     assert len(found) == 1
     assert words in found[0].found
     assert found[0].action.endswith(".")
@@ -133,7 +133,7 @@ def test_refused(request_: dict[str, object], subject: str, words: str) -> None:
 
 def test_every_refusal_is_listed() -> None:
     names = _names(topics={"nothing": "x", "orders": "."}, exclude=("no-such",))
-    assert {r.subject for r in names.refusals} == {
+    assert {r.subject for r in names.blockers} == {
         "topics: nothing",
         "topic orders",
         "exclude: no-such",
@@ -142,16 +142,16 @@ def test_every_refusal_is_listed() -> None:
 
 def test_an_internal_topic_may_be_called_anything_where_it_is_not_restored() -> None:
     names = _names(mode=RestoreMode.REBUILD, topics={"shop-sums-changelog": "elsewhere"})
-    assert names.refusals == ()
+    assert names.blockers == ()
 
 
 def test_an_internal_topic_with_a_prefix_of_its_own_must_be_named() -> None:
     topics, internal = ("orders", "ksql-sums-changelog"), ("ksql-sums-changelog",)
-    assert _names(topics, internal).refusals == ()
+    assert _names(topics, internal).blockers == ()
     renamed = _names(topics, internal, application_id="b")
-    assert [r.subject for r in renamed.refusals] == ["topic ksql-sums-changelog"]
+    assert [r.subject for r in renamed.blockers] == ["topic ksql-sums-changelog"]
     named = _names(topics, internal, application_id="b", topics={internal[0]: "b-sums-changelog"})
-    assert named.refusals == ()
+    assert named.blockers == ()
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249])
@@ -272,10 +272,10 @@ def _placed(
 
 
 def _problem(**changes: Any) -> str:
-    found, (refusal,) = _placed(**changes)
+    found, (blocker,) = _placed(**changes)
     assert found is None
-    assert refusal.action.endswith(".")
-    return refusal.found
+    assert blocker.action.endswith(".")
+    return blocker.found
 
 
 class TestMapped:

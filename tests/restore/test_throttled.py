@@ -46,7 +46,7 @@ def test_what_is_written_and_read_back_keeps_to_the_rate(workbench: Workbench) -
 def _restore(workbench: Workbench, settings: ApplicationSettings, name: str) -> float:
     request = own_names(name, workbench.points()[-1])
     plan = plan_restore(settings, request, settings.connection)
-    assert [str(refusal) for refusal in plan.refusals] == []
+    assert [str(blocker) for blocker in plan.blockers] == []
     began = time.monotonic()
     assert restored(settings, plan, workbench.spark) is RestoreState.VERIFIED
     return time.monotonic() - began

@@ -199,7 +199,7 @@ def restore(
 ) -> Restored:
     """Plan a restore and run it up to its verification; `change` spoils what is planned."""
     plan = plan_restore(run.settings, request, target)
-    assert [str(refusal) for refusal in plan.refusals] == []
+    assert [str(blocker) for blocker in plan.blockers] == []
     result = restore_records(
         RunContext(run.settings, target, spark, unique_name("restore")),
         change(plan),

@@ -157,9 +157,9 @@ def test_a_fault(
         assert refused is not None
         assert refused_before is not None, "without a verification"
     if fault.topic is not None and fault.needed:
-        for refusal in (refused, refused_before):
-            assert app.names[fault.topic] in str(refusal)
-            assert str(fault.window) in str(refusal)
+        for blocker in (refused, refused_before):
+            assert app.names[fault.topic] in str(blocker)
+            assert str(fault.window) in str(blocker)
 
 
 def _texts(ready: Readiness) -> list[str]:

@@ -98,7 +98,7 @@ def test_restored_from_a_copy_alone(
     newest = Repository(reading.warehouse, settings.application_id).points.newest()[0]
     request = own_names("copy", newest)
     plan = plan_restore(reading, request, settings.connection)
-    assert [str(refusal) for refusal in plan.refusals] == []
+    assert [str(blocker) for blocker in plan.blockers] == []
     assert restored(reading, plan, workbench.spark) is RestoreState.VERIFIED
     for topic in plan.topics:
         source = consume(workbench.bootstrap_servers, topic.source)

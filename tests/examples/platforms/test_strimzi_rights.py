@@ -175,7 +175,7 @@ def test_it_is_restored_with_the_rights_of_a_restore(
     request = RestoreRequest(point_id=point.id, accept=Restorability.UNPROVEN, replication_factor=1)
     job = RestoreJob(evaluate_restore, require_complete)
     plan = job.plan(stage.settings, request, target)
-    assert plan.refusals == ()
+    assert plan.blockers == ()
     context = RunContext(stage.settings, target, spark, unique_name("run"))
     result = job.run(context, plan, lambda _progress: None)
     assert result.committed is not None
