@@ -139,7 +139,10 @@ TOPIC: Final = Form(
     Value("missing_offsets", of="backup.missing_offsets", heading="missing offsets"),
     *only(
         DAGSTER,
-        Value("odd_timestamps", of=lambda t: sum(s.content.odd_timestamps for s in t.backup.spans)),
+        Value(
+            "odd_timestamps",
+            of=lambda t: sum(s.content.non_positive_timestamps for s in t.backup.spans),
+        ),
         "duration_s=backup.duration_s",
     ),
     "delta_version=backup.delta_version executor=backup.executor",

@@ -13,6 +13,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import is_internal_name
 from kstreams_assets.app.store_format import format_of
 from kstreams_assets.calendar import WindowCalendar
+from kstreams_assets.governance.evaluation import evaluate
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
     Declared,
@@ -21,7 +22,6 @@ from kstreams_assets.governance.facts import (
     StoreRows,
     TopicState,
 )
-from kstreams_assets.governance.judge import evaluate
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.metadata import Replicas

@@ -266,7 +266,9 @@ class SpanContent:
     files: Annotated[int, Column("Number of the span's files.", type="int32")] = 0
     tombstones: Annotated[int, Column("Records with a null value.")] = 0
     null_keys: Annotated[int, Column("Records with a null key.")] = 0
-    odd_timestamps: Annotated[int, Column("Records with a timestamp of 0 or below.")] = 0
+    non_positive_timestamps: Annotated[
+        int, Column("Records with a timestamp of 0 or below.", name="odd_timestamps")
+    ] = 0
     first_offset: Annotated[int | None, Column("Smallest offset stored; null without records.")] = (
         None
     )

@@ -7,8 +7,8 @@ import dagster as dg
 
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.checks import Evaluation
+from kstreams_assets.governance.evaluation import CHECKS, lags_of
 from kstreams_assets.governance.facts import GovernanceFacts
-from kstreams_assets.governance.judge import CHECKS, lags_of
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.model.governance_report import (
     EVALUATION,

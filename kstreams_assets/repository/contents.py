@@ -44,8 +44,8 @@ from kstreams_assets.model.restorability import PointStatus
 from kstreams_assets.model.snapshot import TableStore
 from kstreams_assets.model.spans import NotedFacts, Window, window_of
 from kstreams_assets.offsets import OffsetMap, OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.repository.evaluator import RestorabilityEvaluator
 from kstreams_assets.repository.inspection import inspect
-from kstreams_assets.repository.judge import RestorabilityEvaluator
 from kstreams_assets.repository.ledger import facts_in
 from kstreams_assets.repository.points import NONE_SAVED
 from kstreams_assets.repository.prefixes import Prefix, Prefixes
@@ -73,7 +73,7 @@ class PartitionContents:
     """The stored part of the requested ranges of one partition.
 
     `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them are
-    in no file, but were saved with recovery points. `odd_timestamps` counts non-positive
+    in no file, but were saved with recovery points. `non_positive_timestamps` counts non-positive
     timestamps. `lost` are offsets that Kafka had lost before they could be backed up, `expired`
     those that `expire` dropped because no kept point needs them. `windows` are the keys of the
     files' backups. `damaged` are spans among them whose files do not match the ledger: then nothing
@@ -84,7 +84,7 @@ class PartitionContents:
     records: int = 0
     bytes: int = 0
     saved_records: int = 0
-    odd_timestamps: int = 0
+    non_positive_timestamps: int = 0
     lost: int = 0
     expired: int = 0
     windows: frozenset[str] = frozenset()
@@ -750,7 +750,7 @@ def _counted(contents: View, wanted: WantedPartition, saved: pa.Table) -> _Count
             records=stored.records + saved.num_rows,
             bytes=stored.bytes + int(payload_bytes(saved).sum()),
             saved_records=saved.num_rows,
-            odd_timestamps=stored.odd_timestamps + _odd(saved),
+            non_positive_timestamps=stored.non_positive_timestamps + _odd(saved),
             lost=contents.missing(wanted).size - contents.expired(wanted).size,
             expired=contents.expired(wanted).size,
         ),
@@ -774,14 +774,14 @@ def _in_files(
     for index, stored in zip(opened.tolist(), files.stored(numbers[opened]), strict=True):
         count = _Count(stored, ranges, saved_offsets)
         records[index] = count.records
-        odd += count.odd_timestamps
+        odd += count.non_positive_timestamps
         twice.append(count.saved_too)
     used = numbers[records > 0]
     holding = PartitionContents(
         files=FileList(files, used),
         records=int(records.sum()),
         bytes=round(float((files.bytes_per_record[numbers] * records).sum())),
-        odd_timestamps=odd,
+        non_positive_timestamps=odd,
         windows=files.window_keys(used),
     )
     return holding, np.concatenate(twice)
@@ -804,7 +804,7 @@ class _Count:
             rows = _inside(renumbered(parquet.read(columns=columns), file.runs), ranges)
         self.records = rows.num_rows
         self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
-        self.odd_timestamps = _odd(rows) if stored.may_be_odd else 0
+        self.non_positive_timestamps = _odd(rows) if stored.may_be_odd else 0
 
 
 def joined_files(

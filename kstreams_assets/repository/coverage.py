@@ -13,7 +13,7 @@ from kstreams_assets.model.restorability import (
     recovery_point_age,
 )
 from kstreams_assets.repository.contents import View
-from kstreams_assets.repository.judge import absent_texts, unknown_texts
+from kstreams_assets.repository.evaluator import absent_texts, unknown_texts
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time

@@ -283,7 +283,7 @@ def _content(files: Sequence[NewFile]) -> SpanContent:
         files=len(files),
         tombstones=sum(s["nullCount"]["value"] for s in stats),
         null_keys=sum(s["nullCount"]["key"] for s in stats),
-        odd_timestamps=sum(file.about["odd_timestamps"] for file in files),
+        non_positive_timestamps=sum(file.about["odd_timestamps"] for file in files),
         first_offset=min(s["minValues"]["offset"] for s in stats),
         last_offset=max(s["maxValues"]["offset"] for s in stats),
         min_timestamp_ms=min(earliest, default=None),

@@ -8,7 +8,7 @@ from kstreams_assets.model.point import PartitionCut, PartitionIncarnation, Reco
 from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange, RangeSet
-from kstreams_assets.repository.judge import RestorabilityEvaluator
+from kstreams_assets.repository.evaluator import RestorabilityEvaluator
 
 
 @dataclass(frozen=True, slots=True)

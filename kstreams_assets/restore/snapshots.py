@@ -36,7 +36,7 @@ def keyless_rows(files: Iterable[SpanFile]) -> Mapping[int, int]:
     return _count(files, pc.field("key").is_null(), ["key"])
 
 
-def odd_timestamps(files: Iterable[SpanFile]) -> Mapping[int, int]:
+def non_positive_timestamps(files: Iterable[SpanFile]) -> Mapping[int, int]:
     """Return by partition how many rows with a key have a timestamp of 0 or below."""
     odd = (pc.field("timestamp_ms") <= 0) & pc.field("key").is_valid()
     return _count(files, odd, ["timestamp_ms", "key"])
@@ -365,8 +365,8 @@ class _Topic:
         self._files = stored.files(snapshot)
         # Rows without a key are among the problems, so usually no file must be opened.
         self._keyless = keyless_rows(self._files) if snapshot.problem_rows else {}
-        may_be_odd = any(holding.odd_timestamps for holding in self._raw.values())
-        self._odd = odd_timestamps(self._files) if may_be_odd else {}
+        may_be_odd = any(holding.non_positive_timestamps for holding in self._raw.values())
+        self._odd = non_positive_timestamps(self._files) if may_be_odd else {}
         self._parts = {part.partition: part for part in snapshot.partitions}
         self.holdings = {p.cut.id: self._holding(p) for p in wanted.partitions}
 
@@ -442,7 +442,7 @@ class _Topic:
         return PartitionContents(
             records=records,
             bytes=part.bytes * records // max(part.rows, 1),
-            odd_timestamps=self._odd.get(number, 0),
+            non_positive_timestamps=self._odd.get(number, 0),
             lost=raw.lost,
             expired=raw.expired,
             windows=frozenset({self._chosen.snapshot.window.key}),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
-from kstreams_assets.governance.judge import CHECKS as GOVERNANCE_CHECKS
+from kstreams_assets.governance.evaluation import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.model.restorability import POINT_CHECKS, Restorability
 from kstreams_assets.model.rule_results import Outcome

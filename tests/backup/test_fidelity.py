@@ -83,7 +83,7 @@ def _assert_counts(workbench: Workbench, topic: str, expected: list[Record]) -> 
         assert content.records == len(records)
         assert content.tombstones == sum(r.value is None for r in records)
         assert content.null_keys == sum(r.key is None for r in records)
-        assert content.odd_timestamps == sum(r.timestamp_ms <= 0 for r in records)
+        assert content.non_positive_timestamps == sum(r.timestamp_ms <= 0 for r in records)
         assert content.min_timestamp_ms == min(r.timestamp_ms for r in records)
         assert content.max_timestamp_ms == max(r.timestamp_ms for r in records)
         payload = sum(

@@ -8,7 +8,7 @@ import pytest
 
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS
 from kstreams_assets.backup.verdicts import CHECKS as BACKUP_CHECKS
-from kstreams_assets.governance.judge import CHECKS as GOVERNANCE_CHECKS
+from kstreams_assets.governance.evaluation import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.metrics.catalogue import METRICS
 from kstreams_assets.model.restorability import POINT_CHECKS

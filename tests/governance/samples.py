@@ -16,8 +16,8 @@ from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.checks import Evaluation
 from kstreams_assets.governance import run
+from kstreams_assets.governance.evaluation import evaluate
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, PartitionState, TopicState
-from kstreams_assets.governance.judge import evaluate
 from kstreams_assets.offsets import TopicPartitionId
 
 EXAMPLES = (

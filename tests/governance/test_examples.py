@@ -7,7 +7,7 @@ import pytest
 
 import examples
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.governance.judge import evaluate
+from kstreams_assets.governance.evaluation import evaluate
 from kstreams_assets.governance.run import declared_of
 from tests.governance.samples import healthy, with_topic
 

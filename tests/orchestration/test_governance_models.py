@@ -10,7 +10,7 @@ from kstreams_assets.app.governance import Governance
 from kstreams_assets.app_file.read import application_model, load_settings
 from kstreams_assets.checks import Outcome
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.governance.judge import CHECKS, evaluate
+from kstreams_assets.governance.evaluation import CHECKS, evaluate
 from kstreams_assets.governance.run import declared_of
 from kstreams_assets.orchestration import governance as assets_module
 from kstreams_assets.orchestration.component import build_application_definitions

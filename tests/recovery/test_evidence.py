@@ -97,7 +97,7 @@ def app(workbench: Workbench) -> App:
     return app
 
 
-def test_nothing_speaks_against_it(app: App) -> None:
+def test_there_are_no_blockers(app: App) -> None:
     point = app.take()
     assert (point.method, point.guarantee) == (Method.TRANSACTIONS, Guarantee.EXACT)
 

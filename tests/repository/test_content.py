@@ -143,7 +143,7 @@ def test_what_a_span_holds(path: Path) -> None:
     files = _written(path, [records])
     content = contents_of(path, files)[_span()]
     assert (content.records, content.files) == (4, 1)
-    assert (content.tombstones, content.null_keys, content.odd_timestamps) == (1, 1, 2)
+    assert (content.tombstones, content.null_keys, content.non_positive_timestamps) == (1, 1, 2)
     assert (content.first_offset, content.last_offset) == (0, 4)
     assert (content.min_timestamp_ms, content.max_timestamp_ms) == (-1, 1000)
     _committed(path, files)

@@ -234,13 +234,13 @@ class TestCounts:
     def test_the_epoch_itself_counts(self, backups: Backups) -> None:
         backups.file(range(3), timestamps_ms={2: 0})
         backups.record(backups.span(0, 3, records=3))
-        assert backups.holding((0, 3)).odd_timestamps == 1
+        assert backups.holding((0, 3)).non_positive_timestamps == 1
 
     def test_timestamps_at_or_before_the_epoch(self, backups: Backups) -> None:
         backups.file(range(10), timestamps_ms={2: 0, 3: -1, 8: -5})
         backups.record(backups.span(0, 10, records=10))
-        assert backups.holding((0, 10)).odd_timestamps == 3
-        assert backups.holding((0, 3), (4, 8)).odd_timestamps == 1
+        assert backups.holding((0, 10)).non_positive_timestamps == 3
+        assert backups.holding((0, 3), (4, 8)).non_positive_timestamps == 1
 
 
 class TestSavedRecords:
@@ -268,7 +268,7 @@ class TestSavedRecords:
     def test_outside_the_ranges_they_do_not_count(self, backups: Backups) -> None:
         backups.save(range(20), odd=[3, 12])
         found = backups.holding((5, 8), (12, 15), saved_from=0)
-        assert (found.saved_records, found.odd_timestamps) == (6, 1)
+        assert (found.saved_records, found.non_positive_timestamps) == (6, 1)
 
 
 class TestLost:

@@ -22,7 +22,7 @@ from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.restores import PartitionProduced
 from kstreams_assets.model.saved_records import SavedTail
 from kstreams_assets.offsets import TopicPartitionId, runs_of
-from kstreams_assets.repository.judge import RestorabilityEvaluator
+from kstreams_assets.repository.evaluator import RestorabilityEvaluator
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.repository.snapshots import (
     require_snapshot,

@@ -381,8 +381,8 @@ class TestTopicsWithoutFacts:
 
 class TestRecords:
     ODD: Mapping[Any, PartitionContents] = {
-        partition_of("orders"): PartitionContents(records=9, odd_timestamps=1_003),
-        partition_of("totals"): PartitionContents(records=9, odd_timestamps=2),
+        partition_of("orders"): PartitionContents(records=9, non_positive_timestamps=1_003),
+        partition_of("totals"): PartitionContents(records=9, non_positive_timestamps=2),
     }
 
     def test_timestamps_of_zero_or_below_stand_against_nothing(self) -> None:

@@ -32,7 +32,7 @@ from kstreams_assets.restore.snapshots import (
     from_snapshots,
     keyless_rows,
     may_be_versioned,
-    odd_timestamps,
+    non_positive_timestamps,
     other_cuts,
     retention_blocker,
     snapshot_state,
@@ -95,7 +95,7 @@ def test_timestamps_that_a_producer_replaces(tmp_path: Path) -> None:
         Row(1, 1, timestamp_ms=0, key=None),
     ]
     write_snapshot(tmp_path / "sums", rows)
-    assert odd_timestamps(window_files(tmp_path / "sums").get("w1", [])) == {0: 2}
+    assert non_positive_timestamps(window_files(tmp_path / "sums").get("w1", [])) == {0: 2}
 
 
 P = point().id
@@ -417,8 +417,8 @@ class TestGiven:
     def test_timestamps_that_a_producer_replaces(self, tmp_path: Path) -> None:
         written = Written(tmp_path, ("sums", StoreFormat()))
         written.note(snapshot(), Row(0, 12, timestamp_ms=0), Row(0, 13), Row(0, 14))
-        given = written.given(raw=PartitionContents(records=9, odd_timestamps=5))
-        assert given.holdings[partition_of(CHANGELOG)].odd_timestamps == 1
+        given = written.given(raw=PartitionContents(records=9, non_positive_timestamps=5))
+        assert given.holdings[partition_of(CHANGELOG)].non_positive_timestamps == 1
 
     def test_deletions_of_versioned_stores_are_records(self, tmp_path: Path) -> None:
         versioned = StoreFormat(kind=StoreKind.VERSIONED)

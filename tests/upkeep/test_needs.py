@@ -17,7 +17,7 @@ from kstreams_assets.model.point import Guarantee, Method, PartitionCut, Recover
 from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.repository.judge import RestorabilityEvaluator
+from kstreams_assets.repository.evaluator import RestorabilityEvaluator
 from kstreams_assets.upkeep.expire import Change, TopicChange, _Topic
 from kstreams_assets.upkeep.needs import PartitionNeed, TopicNeeds
 

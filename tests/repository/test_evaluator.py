@@ -14,7 +14,7 @@ from kstreams_assets.model.point import Guarantee, Method, PartitionCut, Recover
 from kstreams_assets.model.restorability import PointStatus, Restorability
 from kstreams_assets.model.spans import Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.repository.judge import RestorabilityEvaluator
+from kstreams_assets.repository.evaluator import RestorabilityEvaluator
 from tests.backup.samples import point, window
 from tests.backup.stored import stored_span
 from tests.timing import processor_time

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from kstreams_assets.governance.evaluation import CHECKS, evaluate
 from kstreams_assets.governance.facts import GovernanceFacts, PartitionState
-from kstreams_assets.governance.judge import CHECKS, evaluate
 from kstreams_assets.offsets import TopicPartitionId
 from tests.governance.samples import (
     CHANGELOG,

@@ -10,6 +10,7 @@ from kstreams_assets.app.governance import Limits
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.store_format import format_of
 from kstreams_assets.checks import Severity
+from kstreams_assets.governance.evaluation import evaluate
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
     Declared,
@@ -17,7 +18,6 @@ from kstreams_assets.governance.facts import (
     PartitionState,
     StoreRows,
 )
-from kstreams_assets.governance.judge import evaluate
 from kstreams_assets.offsets import TopicPartitionId
 from tests.governance.samples import (
     CHANGELOG,
