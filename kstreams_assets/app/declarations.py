@@ -158,6 +158,7 @@ class ApplicationDraft:
         self._subtopologies: dict[str, set[int]] = {}
         self._stores: dict[str, Store] = {}
         self._findings: list[Finding] = []
+        self._omitted: list[TopicEdge] = []
         self._guesses: dict[tuple[str, str], list[str]] = {}
 
     def add_topic(self, name: str, role: TopicRole, *, subtopology: int | None = None) -> None:
@@ -180,6 +181,10 @@ class ApplicationDraft:
         finding = Finding(subject, statement, action=remedy)
         if finding not in self._findings:
             self._findings.append(finding)
+
+    def omit_edge(self, edge: TopicEdge) -> None:
+        """Record an edge that would close a cycle."""
+        self._omitted.append(edge)
 
     def guess_store(self, store: str, statement: str, remedy: str) -> None:
         """Add a finding on which the store's changelog depends until a person confirms it."""
@@ -244,6 +249,7 @@ class ApplicationDraft:
                     key=lambda edge: (edge.source, edge.target),
                 )
             ),
+            omitted_edges=tuple(e for e in self._omitted if {e.source, e.target} <= kept),
             findings=tuple(self._findings),
             not_mine=self._declarations.not_mine,
         )

@@ -334,6 +334,7 @@ def without_cycles(draft: ApplicationDraft, edges: Iterable[TopicEdge]) -> froze
         left.remove(first)
         dropped.add(first)
     for edge in sorted(dropped, key=lambda edge: (edge.target, edge.source)):
+        draft.omit_edge(edge)
         draft.add_finding(
             edge.target,
             f"The application writes back to {edge.target}, which it reads (from {edge.source});"

@@ -194,6 +194,8 @@ class StreamsApplication:
     topics: tuple[AppTopic, ...]
     stores: tuple[Store, ...] = ()
     edges: tuple[TopicEdge, ...] = ()
+    omitted_edges: tuple[TopicEdge, ...] = field(default=(), kw_only=True)
+    """Edges that would close a cycle of topics; `edges` has none."""
     findings: tuple[Finding, ...] = ()
     """Findings that a person must confirm."""
     copartitioned: tuple[frozenset[str], ...] = ()

@@ -164,6 +164,45 @@ def group_commits(batch: LoadedBatch, group: str) -> list[GroupCommit]:
     return [commit for commit in commits if commit is not None]
 
 
+def changes_membership(batch: LoadedBatch, group: str) -> bool:
+    """Whether a batch contains a record about the members of a group: it has rebalanced.
+
+    Raises CorruptBatchError.
+    """
+    name = _INT16.pack(len(group.encode())) + group.encode()
+    if batch.header.is_control:
+        return False
+    if name not in uncompressed(batch.data, partition=str(batch.partition)):
+        return False
+    return any(
+        record.key is not None
+        and record.key[: _INT16.size] not in _OFFSET_COMMIT_KEYS
+        and record.key[_INT16.size :].startswith(name)
+        for record in batch.records()
+    )
+
+
+def assigned_partitions(assignment: bytes) -> frozenset[TopicPartitionId]:
+    """The partitions in the assignment of a consumer (ConsumerProtocolAssignment).
+
+    Raises CoordinatorRecordError.
+    """
+    if not assignment:
+        return frozenset()
+    reader = FieldReader(bytes(assignment))
+    found: list[TopicPartitionId] = []
+    try:
+        reader.int16()  # version
+        for _ in range(reader.array_length()):
+            topic = reader.string()
+            found += (TopicPartitionId(topic, reader.int32()) for _ in range(reader.array_length()))
+    except _BROKEN as error:
+        raise CoordinatorRecordError(
+            topic=CONSUMER_OFFSETS, offset=0, reason=f"a member's assignment: {error}"
+        ) from error
+    return frozenset(found)
+
+
 def mentions_group(batch: LoadedBatch, group: str) -> bool:
     """Whether a data batch seems to contain commits of a group.
 

@@ -17,6 +17,7 @@ from kstreams_assets.errors import (
     KafkaRequestError,
     UnstableGroupOffsetsError,
 )
+from kstreams_assets.kafka.coordinator_log import assigned_partitions
 from kstreams_assets.kafka.leaders import Requests, answers_in, by_topic
 from kstreams_assets.kafka.metadata import operation_names
 from kstreams_assets.kafka.throttle import unthrottled_time
@@ -286,6 +287,26 @@ class GroupRequests(Requests):
         if answer.error_code:
             raise _group_refused(_DESCRIBE, group, answer.error_code)
         return GroupState(group, kind, answer.group_state, len(answer.members))
+
+    def group_members(self, group: str) -> Mapping[str, frozenset[TopicPartitionId]] | None:
+        """The partitions of each member of a stable classic group, by member id.
+
+        None for a group that is absent, not stable, or of another protocol. Needs DESCRIBE.
+        """
+        described = self._ask(
+            group,
+            lambda: DescribeGroupsRequest(groups=[group], max_version=_DESCRIBE_ANY_VERSION),
+            lambda response: [response.groups[0].error_code],
+            _DESCRIBE,
+        )
+        answer = described.groups[0]
+        if answer.error_code == GROUP_ID_NOT_FOUND:
+            return None
+        if answer.error_code:
+            raise _group_refused(_DESCRIBE, group, answer.error_code)
+        if answer.group_state != "Stable" or answer.protocol_type != "consumer":
+            return None
+        return {m.member_id: assigned_partitions(m.member_assignment) for m in answer.members}
 
     def group_operations(self, group: str) -> frozenset[str]:
         """This user's rights on a group, existing or not: READ, DELETE ... Needs DESCRIBE."""

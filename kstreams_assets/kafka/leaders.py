@@ -268,6 +268,24 @@ class LogRequests(Requests):
         DESCRIBE."""
         return list_offsets(self._wire, self._leaders, dict.fromkeys(partitions, LATEST))
 
+    def high_watermarks_before(
+        self, partitions: Iterable[TopicPartitionId], last: TopicPartitionId
+    ) -> tuple[Mapping[TopicPartitionId, int], int]:
+        """The high watermarks of partitions, and one of `last` that was read after all of them.
+
+        One request, unless brokers other than the leader of `last` are involved, or a leader has
+        changed. Needs DESCRIBE.
+        """
+        wanted = [*partitions, last]
+        started = time.monotonic()
+        found = dict(self.high_watermarks(wanted))
+        # A partition that was requested again may have been read after `last`.
+        was_repeated = time.monotonic() - started >= _MOVED_RETRY_S
+        led = self._leaders.of(wanted, operation="list_offsets", timeout_s=self._wire.timeout_s)
+        if was_repeated or len(set(led.values())) > 1 or len(led) < len(wanted):
+            found |= self.high_watermarks([last])
+        return found, found.pop(last)
+
     def last_stable_offsets(
         self, partitions: Iterable[TopicPartitionId]
     ) -> Mapping[TopicPartitionId, int]:

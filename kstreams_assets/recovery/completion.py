@@ -25,6 +25,8 @@ _READ_S = 30.0
 _IN_FLIGHT_BYTES = 64 * 1024**2
 """Limit for saved records in flight, or the limit for changelogs if that is higher."""
 
+NOTHING_KEPT: Mapping[TopicPartitionId, Sequence[LoadedBatch]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Saving:
@@ -107,21 +109,27 @@ class Captured:
 
 
 def capture(
-    reader: RawLogReader, extents: Sequence[Extent], limit_bytes: int | None = None
+    reader: RawLogReader,
+    extents: Sequence[Extent],
+    limit_bytes: int | None = None,
+    kept: Mapping[TopicPartitionId, Sequence[LoadedBatch]] = NOTHING_KEPT,
 ) -> Captured:
     """Return the committed records that the log still has of ranges, right after a cut.
 
+    What was `kept` of a partition, from the start of its range on, is not read again.
     The limit applies to the bytes in the logs while they are read, and to keys, values and
     headers of the decoded records, so compression does not bypass it. At most one batch for each
     broker is held beyond it.
     """
     ranges = {
-        one.partition: OffsetRange(one.start, max(one.end, one.decided))
+        one.partition: OffsetRange(_read_from(one, kept), max(one.end, one.decided))
         for one in extents
         if one.start < one.end
     }
     try:
         read = reader.read(ranges, deadline_s=_READ_S, limit_bytes=limit_bytes) if ranges else {}
+        for partition, batches in read.items():
+            read[partition] = (*kept.get(partition, ()), *batches)
         return _committed(extents, read, limit_bytes)
     except RawReadLimitError:
         return Captured(None, f"there are more than {limit_bytes} bytes to save", unread=True)
@@ -132,6 +140,13 @@ def capture(
         return Captured(None, error.problem.rstrip("."), unread=True)
     except OffsetOutOfRangeError as error:
         return Captured(None, error.problem.rstrip("."))
+
+
+def _read_from(extent: Extent, kept: Mapping[TopicPartitionId, Sequence[LoadedBatch]]) -> int:
+    batches = kept.get(extent.partition)
+    if not batches:
+        return extent.start
+    return min(max(extent.start, batches[-1].header.last_offset + 1), extent.end)
 
 
 def _committed(
@@ -201,7 +216,7 @@ def complete(
     """
     in_flight = _in_flight(scene, positions, safe)
     limit = max(_IN_FLIGHT_BYTES, seal_bytes)
-    captured = capture(scene.reader, _extents(positions, in_flight), limit)
+    captured = capture(scene.reader, _extents(positions, in_flight), limit, positions.kept)
     left_in_kafka = ""
     if captured.missing:
         left_in_kafka = f"records in flight could not be saved: {captured.missing}"

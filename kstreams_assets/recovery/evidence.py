@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kstreams_assets.kafka.coordinator_log import GroupCommit, group_commits
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
-from kstreams_assets.model.point import Guarantee, PartitionCut, RecoveryPoint, topic_id_of
+from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint, topic_id_of
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.scene import NO_INTERNAL, READ_S, Offsets, Positions, Scene
 
@@ -477,9 +477,12 @@ class Evidence:
     def _offsets_set_by_hand(self) -> str:
         """Return offsets that were committed outside of transactions since the newest exact point.
 
-        Not checked if transactions were just seen, or if no offset has moved since then.
+        Not checked if transactions were just seen, if no offset has moved since then, or if the cut
+        consists of such commits of the members.
         """
         positions = self.positions
+        if positions.method is Method.PASSIVE_COMMITS:
+            return ""
         if positions.guarantee is not Guarantee.EXACT or positions.shows_transactions:
             return ""
         moved = {

@@ -8,7 +8,7 @@ from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.metadata import TopicIdentity
-from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.model.groups import ConsumerGroup
 from kstreams_assets.model.point import (
     Guarantee,
@@ -228,7 +228,8 @@ class Positions:
     """The result of a method: ends (exclusive) of all that the application writes, and offsets.
 
     `high_watermarks` bound a raw read in which every record below the ends is decided.
-    `shows_transactions`: the group's newest commits were seen to be transactions.
+    `shows_transactions`: the group's newest commits were seen to be transactions. `kept`: batches
+    of repartition topics that were read before the application could purge them.
     """
 
     method: Method
@@ -239,6 +240,7 @@ class Positions:
     excluded: Mapping[TopicPartitionId, tuple[OffsetRange, ...]] = field(default_factory=dict)
     note: str = ""
     shows_transactions: bool = False
+    kept: Mapping[TopicPartitionId, Sequence[LoadedBatch]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,297 @@
+"""The method `passive_commits`: watches the commits of a live at-least-once application."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
+from kstreams_assets.kafka.coordinator_log import changes_membership
+from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
+from kstreams_assets.model.point import Guarantee, Method
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.commit_pace import CommitPace
+from kstreams_assets.recovery.group_commits import GroupBatch, batches_of_group
+from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
+from kstreams_assets.recovery.passive_commits import (
+    Ambiguous,
+    Assignment,
+    Boundary,
+    CutEvidence,
+    CutInProgress,
+    EndsSample,
+    PassiveCut,
+    commits_of_threads,
+    unproven,
+    writable_by,
+)
+from kstreams_assets.recovery.scene import READ_S, NotTaken, Positions, Scene
+
+_HISTORY: Final = 2_000
+"""Records of the offsets topic that show the commit intervals of the last minutes."""
+_HISTORY_BYTES: Final = 4 * 1024**2
+_READ_BYTES: Final = 64 * 1024**2
+_KEEP_EVERY_S: Final = 0.05
+_DEFAULT_COMMIT_S: Final = 30.0
+"""`commit.interval.ms` of Kafka Streams at least once."""
+_LATER: Final = 1.2
+"""Commits come somewhat later than their interval says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What was seen for one cut, and the repartition records that were kept meanwhile."""
+
+    evidence: CutEvidence
+    batches: Mapping[TopicPartitionId, Sequence[LoadedBatch]]
+    kept: Mapping[TopicPartitionId, Sequence[LoadedBatch]]
+    samples: int
+
+    def cut(self) -> PassiveCut | Ambiguous:
+        """Return the cut that the evidence makes."""
+        headers = {p: [one.header for one in of_it] for p, of_it in self.batches.items()}
+        return self.evidence.cut(headers)
+
+
+@dataclass
+class PassiveCommits:
+    """Makes one cut of an application within `wait_s`.
+
+    It waits for one commit of each thread and level; if a commit is not proven to be the exact end
+    of what the thread had written, it waits for the next one, as long as the time allows. Any
+    change of the group's members ends the cut. `levels`: default from the topology.
+    """
+
+    scene: Scene
+    wait_s: float
+    levels: Sequence[Level] | None = None
+    sleep: Callable[[float], None] = time.sleep
+    pace: CommitPace = field(default_factory=CommitPace)
+    _producers: dict[str, int] = field(init=False, default_factory=dict)
+    _kept: defaultdict[TopicPartitionId, list[LoadedBatch]] = field(
+        init=False, default_factory=lambda: defaultdict(list)
+    )
+    _kept_to: dict[TopicPartitionId, int] = field(init=False, default_factory=dict)
+    _kept_at: float = field(init=False, default=0.0)
+    _samples: int = field(init=False, default=0)
+    _base: dict[TopicPartitionId, CommittedOffset] = field(init=False, default_factory=dict)
+    _best: dict[str, tuple[int, Boundary]] = field(init=False, default_factory=dict)
+
+    def take(self) -> Positions | NotTaken:
+        """Return the positions of the cut."""
+        watched = self.watch()
+        if isinstance(watched, NotTaken):
+            return watched
+        cut = watched.cut()
+        if isinstance(cut, Ambiguous):
+            return NotTaken(cut.reason)
+        count = cut.repeats_at_most
+        note = (
+            "Exact by proof: each thread had written nothing between the samples before and after"
+            " its commit."
+            if count == 0
+            else f"A restore repeats at most {count} records: they were written close to a commit,"
+            " before or after it."
+        )
+        return Positions(
+            Method.PASSIVE_COMMITS,
+            Guarantee.AT_LEAST_ONCE if count else Guarantee.EXACT,
+            cut.ends,
+            {**self._other_offsets(watched), **cut.committed},
+            cut.ends,
+            cut.excluded,
+            note=note,
+            kept=watched.kept,
+        )
+
+    def watch(self) -> Watched | NotTaken:
+        """Watch the application until each thread and level has a commit, or the time is over."""
+        try:
+            return self._watch(time.monotonic() + self.wait_s)
+        except OffsetOutOfRangeError as error:
+            return NotTaken(f"records in flight were purged: {error.problem.rstrip('.')}", True)
+        except UNREADABLE as error:
+            return NotTaken(error.problem.rstrip("."))
+
+    def _watch(self, deadline: float) -> Watched | NotTaken:
+        scene = self.scene
+        levels = levels_of(scene.application) if self.levels is None else self.levels
+        if isinstance(levels, NoOrder):
+            return NotTaken(levels.reason)
+        members = self._members()
+        if isinstance(members, NotTaken):
+            return members
+        log = scene.group_log
+        if log is None:
+            return NotTaken("__consumer_offsets is not visible: give the recorder DESCRIBE on it")
+        unread = sorted({*scene.read} - {p for of in members.values() for p in of})
+        if unread:
+            return NotTaken(f"no member of the group reads {unread[0]}")
+        read_to = scene.cluster.high_watermarks([log])[log]
+        self._base = dict(scene.committed_offsets())
+        sample = self._sample(log)
+        self._learn(log, read_to, members)
+        rest_s = self.pace.interval_s(members) or _DEFAULT_COMMIT_S
+        progress = CutInProgress(
+            levels, members, dict(self._base), sample.group_end, rest_s=_LATER * rest_s
+        )
+        first = sample.ends
+        while not progress.is_complete:
+            if time.monotonic() > deadline:
+                return self._too_late(progress)
+            if self._samples > 1:
+                self.sleep(self.pace.pause_s(time.monotonic(), progress.waiting))
+            sample = self._sample(log)
+            found = self._batches(log, read_to, sample.group_end)
+            if isinstance(found, NotTaken):
+                return found
+            commits = commits_of_threads(found, members)
+            if isinstance(commits, Ambiguous):
+                return NotTaken(commits.reason)
+            read_to = max(read_to, sample.group_end)
+            now = time.monotonic()
+            for commit in commits:
+                self.pace.committed(commit.thread, now)
+            for boundary in progress.observe(sample, commits, now):
+                self._consider(progress, boundary, first, deadline)
+            self._keep(sample, at_once=progress.is_complete)
+        if self._members() != members:
+            return NotTaken("the group rebalanced during the cut", again=True)
+        evidence = CutEvidence(
+            levels,
+            members,
+            tuple(progress.boundaries),
+            dict(self._producers),
+            frozenset(p.topic for p in scene.internal),
+        )
+        batches = scene.reader.read(evidence.ranges(), deadline_s=READ_S, limit_bytes=_READ_BYTES)
+        return Watched(evidence, batches, dict(self._kept), self._samples)
+
+    def _members(self) -> Assignment | NotTaken:
+        members = self.scene.cluster.group_members(self.scene.group)
+        if members is None:
+            return NotTaken("the group is not a stable group of the classic protocol")
+        return {member: partitions for member, partitions in members.items() if partitions}
+
+    def _sample(self, log: TopicPartitionId) -> EndsSample:
+        wanted = [*dict.fromkeys([*self.scene.written, *self.scene.read])]
+        ends, group_end = self.scene.cluster.high_watermarks_before(wanted, log)
+        self._samples += 1
+        self.pace.spend(time.monotonic())
+        return EndsSample(ends, group_end)
+
+    def _batches(
+        self, log: TopicPartitionId, start: int, end: int
+    ) -> Sequence[GroupBatch] | NotTaken:
+        """Return the commits of the group in a range of the offsets topic."""
+        if start >= end:
+            return ()
+        asked = {log: OffsetRange(start, end)}
+        batches = self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=_READ_BYTES)[log]
+        batches = [one for one in batches if start <= one.header.base_offset < end]
+        if any(changes_membership(one, self.scene.group) for one in batches):
+            return NotTaken("the group rebalanced during the cut", again=True)
+        return batches_of_group(batches, self.scene.group)
+
+    def _learn(self, log: TopicPartitionId, end: int, members: Assignment) -> None:
+        """Learn commit intervals from the log; the broker's times of commits are durations here."""
+        start = self.scene.cluster.log_start_offsets([log])[log]
+        asked = {log: OffsetRange(max(start, end - _HISTORY), end)}
+        try:
+            read = self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=_HISTORY_BYTES)
+        except KafkaError:
+            return  # then the pace is learned while watching
+        offset_s = time.time() - time.monotonic()
+        for batch in batches_of_group(read[log], self.scene.group):
+            commits = commits_of_threads([batch], members)
+            if not isinstance(commits, Ambiguous):
+                for commit in commits:
+                    self.pace.committed(commit.thread, batch.header.max_timestamp / 1000 - offset_s)
+
+    def _consider(
+        self,
+        progress: CutInProgress,
+        boundary: Boundary,
+        first: Mapping[TopicPartitionId, int],
+        deadline: float,
+    ) -> None:
+        """Accept a proven boundary, or the best one once no time is left for another try."""
+        level = progress.levels[progress.level]
+        if boundary.level != progress.level or boundary.thread not in progress.waiting:
+            return
+        tasks = [p for p in progress.assignment[boundary.thread] if p.topic in level.reads]
+        self._find_producer(progress, boundary, first)
+        grown = boundary.grown(writable_by(level, tasks, self.scene.written))
+        batches = self.scene.reader.read(grown, deadline_s=READ_S, limit_bytes=_READ_BYTES)
+        headers = {p: [one.header for one in of_it] for p, of_it in batches.items()}
+        count = unproven(boundary, level, tasks, self._producers, headers)
+        best = self._best.get(boundary.thread)
+        if best is None or count <= best[0]:
+            self._best[boundary.thread] = best = (count, boundary)
+        interval = self.pace.interval_s(progress.assignment) or _DEFAULT_COMMIT_S
+        missing = len(progress.levels) - progress.level
+        if count == 0 or time.monotonic() + _LATER * interval * missing > deadline:
+            self._accept(progress, best[1])
+
+    def _accept(self, progress: CutInProgress, boundary: Boundary) -> None:
+        level = progress.level
+        progress.accept(boundary)
+        for p in self.scene.repartitions:
+            if p in boundary.committed:
+                self._kept_to[p] = boundary.committed[p].offset
+                self._kept[p] = []
+        if progress.level != level:
+            self._best.clear()
+
+    def _find_producer(
+        self, progress: CutInProgress, boundary: Boundary, first: Mapping[TopicPartitionId, int]
+    ) -> None:
+        """Find a thread's producer: the one that wrote its changelogs since the cut started."""
+        if boundary.thread in self._producers:
+            return
+        partitions = progress.assignment[boundary.thread]
+        own = [
+            p
+            for level in progress.levels
+            for p in writable_by(level, partitions, self.scene.changelogs, own_only=True)
+        ]
+        newest = {
+            p: OffsetRange(boundary.after[p] - 1, boundary.after[p])
+            for p in own
+            if boundary.after[p] > first[p]
+        }
+        read = self.scene.reader.read(newest, deadline_s=READ_S, limit_bytes=_READ_BYTES)
+        found = {one.header.producer_id for of_it in read.values() for one in of_it[-1:]}
+        if len(found) == 1:
+            self._producers[boundary.thread] = found.pop()
+
+    def _keep(self, sample: EndsSample, *, at_once: bool) -> None:
+        """Read the repartition records from the readers' offsets on: processed ones are purged."""
+        now = time.monotonic()
+        if now - self._kept_at < _KEEP_EVERY_S and not at_once:
+            return
+        self._kept_at = now
+        asked = {
+            p: OffsetRange(start, sample.ends[p])
+            for p, start in self._kept_to.items()
+            if start < sample.ends[p]
+        }
+        held = sum(len(one.data) for of_it in self._kept.values() for one in of_it)
+        read = self.scene.reader.read(
+            asked, deadline_s=READ_S, limit_bytes=max(1, _READ_BYTES - held)
+        )
+        for p, batches in read.items():
+            self._kept[p] += batches
+            self._kept_to[p] = asked[p].end
+
+    def _other_offsets(self, watched: Watched) -> Mapping[TopicPartitionId, CommittedOffset]:
+        """Return the offsets of topics that no level reads."""
+        read = {p for level in watched.evidence.levels for p in level.reads}
+        return {p: offset for p, offset in self._base.items() if p.topic not in read}
+
+    def _too_late(self, progress: CutInProgress) -> NotTaken:
+        return NotTaken(
+            f"{len(progress.waiting)} of {len(progress.assignment)} threads did not commit at level"
+            f" {progress.level + 1} of {len(progress.levels)} within {self.wait_s:g} s"
+        )
