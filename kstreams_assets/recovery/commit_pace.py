@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 _KEPT = 8
-_EARLY_S = 0.03
+_EARLY_S = 0.1
 _LATE_S = 0.4
 """A thread that waits for records notices the end of its interval up to 100 ms later."""
 
@@ -22,7 +22,7 @@ class CommitPace:
     per_s: float = 50.0
     burst: float = 300.0
     dense_s: float = 0.003
-    sparse_s: float = 0.25
+    sparse_s: float = 0.1
     _commits: defaultdict[str, deque[float]] = field(
         init=False, default_factory=lambda: defaultdict(lambda: deque(maxlen=_KEPT))
     )
@@ -51,10 +51,10 @@ class CommitPace:
     def pause_s(self, now_s: float, waiting: Iterable[str]) -> float:
         """Return how long to wait before the next sample, given the threads that matter now."""
         self._refill(now_s)
-        if self._left < 1.0:
-            return (1.0 - self._left) / self.per_s
         opens = min((self._opens_in(thread, now_s) for thread in waiting), default=self.sparse_s)
-        return min(max(opens, self.dense_s), self.sparse_s)
+        # An empty budget must not be spent outside of windows as soon as it grows.
+        affordable_s = max(0.0, (1.0 - self._left) / self.per_s)
+        return max(min(max(opens, self.dense_s), self.sparse_s), affordable_s)
 
     def _opens_in(self, thread: str, now_s: float) -> float:
         """Return when the window of the thread's next commit opens; 0 if open or unknown."""
@@ -66,7 +66,7 @@ class CommitPace:
         if now_s < opens:
             return opens - now_s
         # A thread without records commits nothing: its next commit may come at any time.
-        return 0.0 if now_s < closes else self.sparse_s / 5
+        return 0.0 if now_s < closes else self.sparse_s / 2
 
     def _gaps(self, thread: str) -> list[float]:
         return [later - earlier for earlier, later in pairwise(self._commits.get(thread, ()))]
@@ -75,4 +75,4 @@ class CommitPace:
         if self._spent_at is not None:
             passed = max(0.0, now_s - self._spent_at)
             self._left = min(self.burst, self._left + passed * self.per_s)
-        self._spent_at = now_s
+        self._spent_at = max(now_s, self._spent_at or now_s)

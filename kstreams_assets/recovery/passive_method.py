@@ -1,5 +1,6 @@
 """The method `passive_commits`: watches the commits of a live at-least-once application."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ _READ_BYTES: Final = 64 * 1024**2
 _KEEP_EVERY_S: Final = 0.05
 _DEFAULT_COMMIT_S: Final = 30.0
 """`commit.interval.ms` of Kafka Streams at least once."""
+_SKEW_S: Final = 5.0
+"""A shorter delay of the newest commit says nothing about the clocks."""
 _LATER: Final = 1.2
 """Commits come somewhat later than their interval says."""
 
@@ -65,6 +68,8 @@ class PassiveCommits:
 
     scene: Scene
     wait_s: float
+    retry_s: float | None = None
+    """How long to look for a proof; default: as long as the wait allows."""
     levels: Sequence[Level] | None = None
     sleep: Callable[[float], None] = time.sleep
     pace: CommitPace = field(default_factory=CommitPace)
@@ -74,6 +79,8 @@ class PassiveCommits:
     )
     _kept_to: dict[TopicPartitionId, int] = field(init=False, default_factory=dict)
     _kept_at: float = field(init=False, default=0.0)
+    _started: float = field(init=False, default=0.0)
+    _lag_s: float = field(init=False, default=math.inf)
     _samples: int = field(init=False, default=0)
     _base: dict[TopicPartitionId, CommittedOffset] = field(init=False, default_factory=dict)
     _best: dict[str, tuple[int, Boundary]] = field(init=False, default_factory=dict)
@@ -108,7 +115,8 @@ class PassiveCommits:
     def watch(self) -> Watched | NotTaken:
         """Watch the application until each thread and level has a commit, or the time is over."""
         try:
-            return self._watch(time.monotonic() + self.wait_s)
+            self._started = time.monotonic()
+            return self._watch(self._started + self.wait_s)
         except OffsetOutOfRangeError as error:
             return NotTaken(f"records in flight were purged: {error.problem.rstrip('.')}", True)
         except UNREADABLE as error:
@@ -127,11 +135,11 @@ class PassiveCommits:
             return NotTaken("__consumer_offsets is not visible: give the recorder DESCRIBE on it")
         unread = sorted({*scene.read} - {p for of in members.values() for p in of})
         if unread:
-            return NotTaken(f"no member of the group reads {unread[0]}")
+            return NotTaken(f"no member of the group reads {unread[0]}", again=True)
         read_to = scene.cluster.high_watermarks([log])[log]
         self._base = dict(scene.committed_offsets())
         sample = self._sample(log)
-        self._learn(log, read_to, members)
+        self._learn_history(log, read_to, members)
         rest_s = self.pace.interval_s(members) or _DEFAULT_COMMIT_S
         progress = CutInProgress(
             levels, members, dict(self._base), sample.group_end, rest_s=_LATER * rest_s
@@ -141,7 +149,7 @@ class PassiveCommits:
             if time.monotonic() > deadline:
                 return self._too_late(progress)
             if self._samples > 1:
-                self.sleep(self.pace.pause_s(time.monotonic(), progress.waiting))
+                self.sleep(self.pace.pause_s(self._broker_s(), progress.waiting))
             sample = self._sample(log)
             found = self._batches(log, read_to, sample.group_end)
             if isinstance(found, NotTaken):
@@ -150,10 +158,8 @@ class PassiveCommits:
             if isinstance(commits, Ambiguous):
                 return NotTaken(commits.reason)
             read_to = max(read_to, sample.group_end)
-            now = time.monotonic()
-            for commit in commits:
-                self.pace.committed(commit.thread, now)
-            for boundary in progress.observe(sample, commits, now):
+            self._learn(found, members)
+            for boundary in progress.observe(sample, commits, time.monotonic()):
                 self._consider(progress, boundary, first, deadline)
             self._keep(sample, at_once=progress.is_complete)
         if self._members() != members:
@@ -171,14 +177,15 @@ class PassiveCommits:
     def _members(self) -> Assignment | NotTaken:
         members = self.scene.cluster.group_members(self.scene.group)
         if members is None:
-            return NotTaken("the group is not a stable group of the classic protocol")
+            reason = "the group is not a stable group of the classic protocol"
+            return NotTaken(reason, again=True)
         return {member: partitions for member, partitions in members.items() if partitions}
 
     def _sample(self, log: TopicPartitionId) -> EndsSample:
         wanted = [*dict.fromkeys([*self.scene.written, *self.scene.read])]
         ends, group_end = self.scene.cluster.high_watermarks_before(wanted, log)
         self._samples += 1
-        self.pace.spend(time.monotonic())
+        self.pace.spend(self._broker_s())
         return EndsSample(ends, group_end)
 
     def _batches(
@@ -194,20 +201,31 @@ class PassiveCommits:
             return NotTaken("the group rebalanced during the cut", again=True)
         return batches_of_group(batches, self.scene.group)
 
-    def _learn(self, log: TopicPartitionId, end: int, members: Assignment) -> None:
-        """Learn commit intervals from the log; the broker's times of commits are durations here."""
+    def _learn_history(self, log: TopicPartitionId, end: int, members: Assignment) -> None:
+        """Learn commit intervals from the log."""
         start = self.scene.cluster.log_start_offsets([log])[log]
         asked = {log: OffsetRange(max(start, end - _HISTORY), end)}
         try:
             read = self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=_HISTORY_BYTES)
         except KafkaError:
             return  # then the pace is learned while watching
-        offset_s = time.time() - time.monotonic()
-        for batch in batches_of_group(read[log], self.scene.group):
+        self._learn(batches_of_group(read[log], self.scene.group), members)
+
+    def _learn(self, batches: Sequence[GroupBatch], members: Assignment) -> None:
+        """Learn when threads commit, by the broker's clock: samples may be late."""
+        for batch in batches:
             commits = commits_of_threads([batch], members)
-            if not isinstance(commits, Ambiguous):
-                for commit in commits:
-                    self.pace.committed(commit.thread, batch.header.max_timestamp / 1000 - offset_s)
+            if isinstance(commits, Ambiguous):
+                continue
+            at_s = batch.header.max_timestamp / 1000
+            self._lag_s = min(self._lag_s, time.time() - at_s)
+            for commit in commits:
+                self.pace.committed(commit.thread, at_s)
+
+    def _broker_s(self) -> float:
+        """Return the time by the broker's clock, as far as its commits show that it differs."""
+        lag_s = self._lag_s
+        return time.time() - (lag_s if lag_s < 0 or _SKEW_S < lag_s < math.inf else 0.0)
 
     def _consider(
         self,
@@ -231,7 +249,9 @@ class PassiveCommits:
             self._best[boundary.thread] = best = (count, boundary)
         interval = self.pace.interval_s(progress.assignment) or _DEFAULT_COMMIT_S
         missing = len(progress.levels) - progress.level
-        if count == 0 or time.monotonic() + _LATER * interval * missing > deadline:
+        now = time.monotonic()
+        is_late = self.retry_s is not None and now - self._started > self.retry_s
+        if count == 0 or is_late or now + _LATER * interval * missing > deadline:
             self._accept(progress, best[1])
 
     def _accept(self, progress: CutInProgress, boundary: Boundary) -> None:

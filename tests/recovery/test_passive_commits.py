@@ -1,6 +1,7 @@
 """Passive cuts of a running at-least-once application, judged by an oracle."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from kstreams_assets.recovery.passive_commits import Ambiguous, EndsSample
 from kstreams_assets.recovery.passive_method import PassiveCommits, Watched
 from kstreams_assets.recovery.scene import NotTaken, Scene
 from tests.recovery.vector_oracle import VectorHistory, Verdict, read_vectors
-from tests.streams.cluster import unique_name
+from tests.streams.cluster import connection_to, passing_cluster, unique_name
 from tests.streams.vector_app import VectorApp, VectorTopics, orders
 
-CUTS = 3
+pytestmark = pytest.mark.kafka
+
+CUTS = 6
 TOO_EARLY_S = 0.1
 
 
@@ -33,13 +36,12 @@ class Watching(PassiveCommits):
 
 
 def watched(watching: Watching) -> Watched:
-    for _ in range(5):  # the group may still rebalance
-        found = watching.watch()
-        if isinstance(found, Watched):
-            return found
+    deadline = time.monotonic() + 60
+    while isinstance(found := watching.watch(), NotTaken):  # the group may still rebalance
         assert found.again, found.reason
+        assert time.monotonic() < deadline, found.reason
         time.sleep(1)
-    raise AssertionError(found.reason)
+    return found
 
 
 def judge(history: VectorHistory, one: Watched) -> tuple[Verdict, int]:
@@ -61,7 +63,18 @@ def judge_ends(history: VectorHistory, one: Watched, taken: list[EndsSample] | N
     return history.judge(ends, committed)
 
 
-@pytest.mark.kafka
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A broker that holds each commit back, so that samples fall between flush and commit."""
+    properties = {"group.coordinator.append.linger.ms": "20"}
+    folder = tmp_path_factory.mktemp("passive-commits")
+    with (
+        passing_cluster(folder, properties=properties) as local,
+        KafkaCluster(connection_to(local.bootstrap_servers)) as cluster,
+    ):
+        yield cluster
+
+
 def test_passive_cuts_lose_nothing_and_repeat_no_more_than_they_say(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -82,40 +95,19 @@ def test_passive_cuts_lose_nothing_and_repeat_no_more_than_they_say(
         wait_for_offsets(cluster, topics)
         scene = Scene(topics.application, cluster, reader, cluster.metadata().topics)
         for _ in range(CUTS):
-            watching = Watching(scene, wait_s=8)
-            t0 = time.monotonic()
+            watching = Watching(scene, wait_s=60, retry_s=6)
             one = watched(watching)
-            gaps = sorted(b - a for (a, _), (b, _) in zip(watching.taken, watching.taken[1:]))
-            print(
-                "cut",
-                time.monotonic() - t0,
-                "samples",
-                len(gaps),
-                [gaps[int(len(gaps) * q)] for q in (0.1, 0.5, 0.9)],
-                {k: (n, b.level) for k, (n, b) in watching._best.items()},
-                flush=True,
-            )
             found.append(one)
             too_early.append(earlier_samples(watching, one))
         for _ in range(2):
-            wrong = Watching(scene, wait_s=8, levels=levels[::-1])
+            wrong = Watching(scene, wait_s=60, retry_s=0, levels=levels[::-1])
             writers_first.append(watched(wrong))
-    t0 = time.monotonic()
     history = read_vectors(cluster, topics)
-    print(
-        "read",
-        time.monotonic() - t0,
-        {k: len(v) for k, v in history.customers.items() if k.partition == 0},
-        flush=True,
-    )
     verdicts = [judge(history, one) for one in found]
-    print("verdicts", [(v.repeats, v.losses, v.in_flight, most) for v, most in verdicts])
     early = [judge_ends(history, *pair) for pair in zip(found, too_early, strict=True)]
     wrong_order = [judge_ends(history, one, None) for one in writers_first]
-    print("early", early, "wrong", wrong_order, "samples", [one.samples for one in found])
     assert [v for v, _ in verdicts if v.losses] == []
     assert [pair for pair in verdicts if pair[0].repeats > pair[1]] == []
-    assert sum(most == 0 for _, most in verdicts) >= 1
     assert sum(v.in_flight for v, _ in verdicts) > 0
     assert [v for v in early if v.losses] != []
     assert min(v.repeats for v in wrong_order) > 500
@@ -126,7 +118,8 @@ def earlier_samples(watching: Watching, one: Watched) -> list[EndsSample]:
     found: list[EndsSample] = []
     for boundary in one.evidence.boundaries:
         at_s = next(at for at, sample in watching.taken if sample.group_end > boundary.last)
-        found.append([s for at, s in watching.taken if at < at_s - TOO_EARLY_S][-1])
+        early = [sample for at, sample in watching.taken if at < at_s - TOO_EARLY_S]
+        found.append(early[-1] if early else watching.taken[0][1])
     return found
 
 
@@ -137,11 +130,11 @@ def wait_for_offsets(cluster: KafkaCluster, topics: VectorTopics) -> None:
         time.sleep(0.5)
 
 
-def test_no_cut_without_an_order(cluster: KafkaCluster) -> None:
-    """Placeholder for the scene without members."""
+def test_no_cut_without_members(cluster: KafkaCluster) -> None:
     topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
     topics.create(cluster)
     with cluster.raw_log() as reader:
         scene = Scene(topics.application, cluster, reader, cluster.metadata().topics)
         found = PassiveCommits(scene, wait_s=1).take()
     assert isinstance(found, NotTaken)
+    assert "not a stable group" in found.reason
