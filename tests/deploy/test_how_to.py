@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
 import kubernetes_validate
 import pytest
@@ -25,7 +26,8 @@ from tests.docs.documents import blocks, parse_command
 PAGE = CHECKOUT / "docs/how-to/run-on-kubernetes.md"
 _OF_OTHERS = ("kind: KafkaBackup", "kind: KafkaRestore")
 _OF_A_USER = re.compile(r"# (mine[\w-]*)/kustomization\.yaml\n")
-_VALUES = "# your copy of deploy/dagster/values.yaml\n"
+_VALUES = "# deploy/dagster/values.yaml\n"
+_OPERATION = "# one more operation of the patch\n"
 
 
 def _quoted() -> list[str]:
@@ -33,7 +35,7 @@ def _quoted() -> list[str]:
         block.text
         for block in blocks("text")
         if block.file == PAGE
-        and not block.text.startswith((*_OF_OTHERS, _VALUES))
+        and not block.text.startswith((*_OF_OTHERS, _VALUES, _OPERATION))
         and not _OF_A_USER.match(block.text)
     ]
 
@@ -105,6 +107,19 @@ def test_the_overlay_of_a_restore_scales_the_deployment_that_its_role_permits(
     account = one("ServiceAccount/kstreams-restore", found)
     backup = one("ServiceAccount/kstreams-assets", overlaid["mine"])
     assert account["metadata"]["annotations"] == backup["metadata"]["annotations"]
+
+
+def test_an_option_is_added_to_the_restore(tmp_path: Path) -> None:
+    (operation,) = [b.text for b in blocks("text") if b.text.startswith(_OPERATION)]
+    option = operation.removeprefix(_OPERATION)
+    before = "  - target: {kind: Role,"
+    text = _overlays()["mine-restore"].replace(before, option + before, 1)
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    (tmp_path / "mine-restore").mkdir()
+    (tmp_path / "mine-restore/kustomization.yaml").write_text(text, "utf-8")
+    command = pod("Job/restore-order-processor", render(tmp_path / "mine-restore")).command
+    assert command[-1] == yaml.safe_load(option)[0]["value"]
+    parse_command(cli, command[1:])
 
 
 def test_the_jar_of_the_overlay_is_where_a_drill_looks_for_it(
