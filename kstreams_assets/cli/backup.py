@@ -84,8 +84,9 @@ def backup(
 ) -> None:
     """Back up all due windows or selected ones
 
-    A window is due when it has closed and topics of it are not backed up. Windows that are
-    already backed up are read again only if you name them.
+    A backup window (an hour, for example) is due when its time is over and at least one of its
+    topics is not yet backed up. Windows that are already backed up are read again only if you name
+    them.
 
     Exit code 1: a check failed.
     """

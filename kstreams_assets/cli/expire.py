@@ -28,9 +28,10 @@ _SIZES = ("records_before", "records_after", "bytes_before", "bytes_after")
 def expire(settings: ApplicationSettings, as_json: bool, dry_run: bool) -> None:
     """Delete recovery points and backups by policy
 
-    `keep` in the YAML is the policy. Without it, all points of the last hours and the last point of
-    each older window are kept. Backups that no kept point needs are deleted. Kept points remain
-    restorable. The command reads and writes the warehouse only.
+    `keep` in the YAML is the policy. Without it, all points of the last 24 hours
+    (recovery_points.keep_all_hours) and the last point of each older window are kept. Backups that
+    no kept point needs are deleted. Kept points remain restorable. The command reads and writes the
+    warehouse only.
     """
     if dry_run:
         plan = ExpireJob(settings).plan()

@@ -35,9 +35,10 @@ store_option = option(
 
 @click.group("ktables", cls=Group, epilog="kstreams-assets ktables make --app defs.yaml")
 def ktables() -> None:
-    """Create and list snapshots of state stores
+    """Create snapshots of stores, one row per key
 
-    A snapshot holds the rows of a state store at the end of a window, in a Delta table.
+    A snapshot is the content of a state store at the end of a backup window, as rows of a Delta
+    table.
     """
 
 

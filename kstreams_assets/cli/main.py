@@ -50,7 +50,7 @@ COMMANDS: Final = {
     "info": "Summarize the contents of a warehouse",
     "init": "Create a Dagster project for backups",
     "jars": "Download jars of Spark and of a local Kafka",
-    "ktables": "Create and list snapshots of state stores",
+    "ktables": "Create snapshots of stores, one row per key",
     "metrics": "Export metrics for Prometheus",
     "ready": "Check if the application is restorable now",
     "recovery-points": "Take, list, show and pin recovery points",

@@ -123,8 +123,8 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             alias="--notes-in",
             section="Application",
             metavar="PLACE",
-            help="Store restore and drill state here and only read the warehouse"
-            " (overrides the YAML).",
+            help="Place for the progress of restores and drills if you may not write to the"
+            " warehouse (overrides the YAML).",
         ),
         warehouse_option,
         _bootstrap_option,
@@ -139,7 +139,8 @@ new_lineage_option: Final = option(
     "--new-lineage",
     section="Checks",
     is_flag=True,
-    help="Accept a source cluster other than that of the newest recovery point.",
+    help="Use once if the application moved to another cluster without a restore from this"
+    " warehouse: accept that cluster.",
 )
 
 

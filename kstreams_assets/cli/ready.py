@@ -17,10 +17,13 @@ from kstreams_assets.settings import ApplicationSettings
 def ready(settings: ApplicationSettings, as_json: bool) -> None:
     """Check if the application is restorable now
 
-    The command checks the newest restorable recovery point, due windows, completeness rules,
-    governance findings and the last drill. It needs no broker.
+    The command checks the age of the newest restorable recovery point, windows without a backup,
+    completeness rules, differences between declared and real topic settings, and the last drill.
 
-    Exit code 1: the application is not restorable.
+    It reads the warehouse. It also reports whether the source cluster answers, but that does not
+    change the result.
+
+    Exit code 1: the answer is no.
     """
     found = readiness(settings, ask_cluster=True)
     if as_json:

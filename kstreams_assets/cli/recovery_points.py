@@ -39,7 +39,9 @@ def recovery_points() -> None:
 def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool) -> None:
     """Take a recovery point now
 
-    The point is restorable from the warehouse once its records are backed up.
+    The point is restorable once `kstreams-assets backup` has read its backup window, which is
+    possible after the window has closed. To make points restorable within seconds, run
+    `kstreams-assets follow` instead.
     """
     from kstreams_assets.kafka.cluster import KafkaCluster
     from kstreams_assets.recovery.recorder import recorder_of

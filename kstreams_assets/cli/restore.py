@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 def restore() -> None:
     """Restore an application to another cluster
 
-    Usual order: plan, run, start the application, watch, finish.
+    Usual order: stop the application, plan, run, delete state.dir on all instances, start the
+    application, watch, finish.
     """
 
 

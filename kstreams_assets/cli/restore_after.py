@@ -122,10 +122,11 @@ def finish(
     target: str | None,
     force: bool,
 ) -> None:
-    """Restore the original topic configs
+    """Last step: set original topic configs again
 
-    A restore relaxes retention and other topic configs. Run this command when the application has
-    caught up. Otherwise it fails and changes nothing.
+    A restore relaxes retention and other topic configs. This command sets the original values. Run
+    it when the application has caught up; otherwise it fails and changes nothing. It first prints
+    how many restored records the original retention will delete, and does not ask.
     """
     restore = chosen_restore(settings, restore_id, live=True)
     require(restore, Step.FINISH)
@@ -180,7 +181,7 @@ def _warn(effect: RetentionEffect) -> None:
 def previous_offsets(
     settings: ApplicationSettings, as_json: bool, restore_id: str | None, target: str | None
 ) -> None:
-    """Restore the previous group offsets
+    """Undo: restore the previous group offsets
 
     The group gets the offsets that it had on the target before the restore. Topics and records are
     not changed. Stop the application first.
