@@ -17,10 +17,11 @@ from kstreams_assets.settings import ApplicationSettings
 def ready(settings: ApplicationSettings, as_json: bool) -> None:
     """Check if the application is restorable now
 
-    The command checks the age of the newest restorable recovery point, windows without a backup,
-    completeness rules, differences between declared and real topic settings, and the last drill.
+    The command checks the age of the newest restorable recovery point, windows without a backup and
+    completeness rules. It also checks differences between declared and real topic settings, and the
+    last drill.
 
-    It reads the warehouse. It also reports whether the source cluster answers, but that does not
+    It reads the warehouse only. It reports whether the source cluster answers, but that does not
     change the result.
 
     Exit code 1: the answer is no.
