@@ -24,7 +24,7 @@ def ready(settings: ApplicationSettings, as_json: bool) -> None:
     It reads the warehouse only. It reports whether the source cluster answers, but that does not
     change the result.
 
-    Exit code 1: the answer is no.
+    Exit code 1: the application is not restorable.
     """
     found = readiness(settings, ask_cluster=True)
     if as_json:
