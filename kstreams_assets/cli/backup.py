@@ -84,9 +84,8 @@ def backup(
 ) -> None:
     """Back up all due windows or selected ones
 
-    A backup window (an hour, for example) is due when its time is over and at least one of its
-    topics is not yet backed up. Windows that are already backed up are read again only if you name
-    them.
+    A backup window, for example an hour, is due when it has ended and at least one of its topics is
+    not yet backed up. Windows that are already backed up are read again only if you name them.
 
     Exit code 1: a check failed.
     """
