@@ -989,54 +989,53 @@ Check = Callable[[GovernanceFacts, Declared], Comparison]
 _TABLE: Final[tuple[tuple[Check, str], ...]] = (
     (
         internal_topics_as_declared,
-        "The repartition and subscription topics on the cluster are exactly the declared ones and"
-        " those of the topology. Red: the application was changed, never started, or another"
-        " version of it ran here.",
+        "The cluster has exactly the repartition and subscription topics that are declared or"
+        " that the topology creates. Red: the application was changed or never started, or"
+        " another version of it ran on this cluster.",
     ),
     (
         stores_as_declared,
-        "The changelogs on the cluster are those of the topology's stores, and the stores are those"
-        " that are declared. Red: a store was added, removed or renamed; under a new name it begins"
-        " empty.",
+        "The cluster has exactly the changelogs of the topology's stores, and the topology has"
+        " exactly the declared stores. Red: a store was added, removed or renamed. A renamed"
+        " store starts empty.",
     ),
     (
         topology_as_declared,
-        "Inputs and outputs are on the cluster and are those that are declared, and the group"
-        " commits offsets of the topology's inputs alone. Red: the topology text is not that of the"
-        " application which runs.",
+        "The topology has the declared inputs and outputs, the cluster has their topics, and"
+        " the group commits offsets of the topology's inputs only. Red: the topology text does"
+        " not match the running application.",
     ),
     (
         partitions_as_needed,
-        "Topics that meet in one store have equally many partitions, internal topics as many as"
-        " what they come from, and declared counts hold. Red: Kafka Streams refuses to start, or"
-        " keys lie apart from their state.",
+        "Topics that share a store have the same number of partitions, internal topics have as"
+        " many partitions as their sources, and declared numbers match. Red: Kafka Streams"
+        " refuses to start, or finds no state for some keys.",
     ),
     (
         changelogs_replicated,
-        "Internal topics have the declared replication factor (3 where there are three brokers) and"
-        " min.insync.replicas (2), and every replica is in sync. Red: one broker's loss can take"
-        " state along, or writes are refused.",
+        "Internal topics have the declared replication factor (3 with three brokers) and"
+        " min.insync.replicas (2), and all replicas are in sync. Red: the loss of one broker can"
+        " lose state, or brokers reject writes.",
     ),
     (
         cleanup_policies_fit,
-        "Every topic's cleanup.policy fits what it is for: compact for stores, compact,delete for"
-        " windows and sessions, delete without retention for repartition topics. Red: records that"
-        " are still needed are removed.",
+        "The cleanup.policy of every topic fits its purpose: compact for stores, compact,delete"
+        " for windows and sessions, delete without retention for repartition topics. Red: Kafka"
+        " removes records that are still needed.",
     ),
     (
         retention_covers_windows,
-        "Changelogs of windows keep records for as long as the store does, and all that is backed"
-        " up stays until the backup has read it. Red: retention.ms is shorter.",
+        "Changelogs of windows keep records as long as their stores do, and Kafka keeps all"
+        " records until the backup has read them. Red: retention.ms is shorter.",
     ),
     (
         inputs_kept_for_rebuild,
-        "Inputs reach back as far as a rebuild of the application from them needs. Red: their"
-        " retention is shorter than declared.",
+        "Inputs keep the records that a rebuild of the application needs. Red: their retention"
+        " is shorter than declared.",
     ),
     (
         tombstone_share,
-        "Changelogs are not flooded with tombstones: their share in the newest windows is below the"
-        " limit.",
+        "The share of tombstones in the newest windows of each changelog is below the limit.",
     ),
     (
         store_growth,
@@ -1044,17 +1043,17 @@ _TABLE: Final[tuple[tuple[Check, str], ...]] = (
     ),
     (
         lag_within_limits,
-        "The application is not further behind than the limit, and Kafka deleted nothing before it"
-        " was processed. Red: records were deleted unprocessed.",
+        "The lag of the application is within the limit, and Kafka deleted no records before"
+        " the application processed them. Red: records were deleted unprocessed.",
     ),
     (
         keys_are_spread,
-        "No partition gets more than the limit of its topic's records: no key is hot.",
+        "No partition receives more than the limit of its topic's records: no key is hot.",
     ),
     (
         owner_and_objective_declared,
-        "The application has an owner, and says how much may be lost or how long a recovery may"
-        " take.",
+        "The application declares an owner, and how much data a failure may lose or how long a"
+        " recovery may take.",
     ),
 )
 

@@ -89,9 +89,9 @@ def schedules(
 SOUND: Final = "warehouse_is_sound"
 READ: Final = "every_file_was_read"
 VERIFICATION_CHECKS: Final[Mapping[str, str]] = {
-    SOUND: "All that the warehouse holds of the application is as it was written, as far as it was"
-    " looked at: tables and their chains of commits, ledger, files, points. Red: each damage is"
-    " named with window, topic, partition, the recovery points that it takes away, and what to do.",
+    SOUND: "All inspected tables of the application are intact, with their commit chains, ledger,"
+    " files and recovery points. Red: the check names window, topic and partition of each damage,"
+    " the recovery points that it makes unrestorable, and the remedy.",
     READ: "Every file was read and compared with its digest within the last 30 days, at once or"
     " sample by sample. Only a warning.",
 }
@@ -120,8 +120,8 @@ def build_verification_asset(settings: ApplicationSettings) -> dg.AssetsDefiniti
     @dg.asset(
         key=key,
         description=(
-            f"Whether all that the warehouse holds of `{application_id}` is as it was written; with"
-            " `full` in its config files are read, too."
+            f"File integrity of the backups of `{application_id}`. With `full` in its config"
+            " it also reads the contents of files."
         ),
         kinds={"deltalake", "report"},
         **of_warehouse(settings, "verification", settings.warehouse.control("verifications")),
