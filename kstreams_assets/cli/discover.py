@@ -80,7 +80,8 @@ _LOG_TIMEOUT_S = 15.0
     section="Application",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Text of Topology.describe(), for exact roles and edges.",
+    help="Text of Topology.describe(), for exact roles of topics (such as input) and for which"
+    " topic feeds which.",
 )
 @option(
     "--output",
@@ -113,6 +114,9 @@ def discover(
 
     The command reads a running cluster. With --output it writes the YAML file that all other
     commands take with --app.
+
+    For a secured cluster, first write a YAML file with application_id, connection, warehouse and
+    windows. Give it with --app, and another file with --output.
     """
     if output is not None and output.exists() and not force:
         raise ConfigurationError(

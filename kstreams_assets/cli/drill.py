@@ -41,7 +41,10 @@ def drill(
     The drill restores into a local cluster, starts the application there and measures the
     recovery. It does not need the source cluster. It writes a report (YAML) to the warehouse.
 
-    Exit code 1: the application did not recover, or missed the declared objective.
+    drill.command in the YAML starts the application. `restore serve NAME --remove` deletes what
+    --keep left; the drill prints NAME.
+
+    Exit code 1: the application did not recover, or took longer than drill.objective_seconds.
     """
     request = DrillRequest.of(as_of, point_id, keep=keep)
     with spark_run() as run:

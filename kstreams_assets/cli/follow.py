@@ -63,8 +63,9 @@ def follow(
     The follower takes a recovery point and backs up all records before it, until you stop it. If
     the source cluster is lost, only the last seconds are missing. Closed windows appear in Dagster.
 
-    SIGTERM or Ctrl-C ends the follower after the current step, a second signal at once. A killed
-    follower continues where it stopped. Each application is followed independently.
+    The first SIGTERM or Ctrl-C lets the current step finish. The second stops the follower
+    immediately. A killed follower continues where it stopped. Each application is followed
+    independently.
 
     Exit code 2: no success for ten minutes, or another follower took over.
     """

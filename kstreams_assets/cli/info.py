@@ -24,7 +24,8 @@ def info(app_files: Sequence[Path], warehouse: str | None, as_json: bool) -> Non
     """Summarize the contents of a warehouse
 
     The summary lists recovery points, windows, sizes and the newest checks of each application.
-    With --app it also shows due windows and restorability. The command reads the warehouse only.
+    With --app it also shows due windows (closed, but not backed up yet) and whether a restore is
+    possible now. The command reads the warehouse only.
     """
     found = _infos(app_files, warehouse)
     if as_json:

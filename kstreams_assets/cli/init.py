@@ -89,8 +89,9 @@ retention:
 def init(folder: Path, module: str | None) -> None:
     """Create a Dagster project for backups
 
-    The command changes no existing file. Each application is a folder below MODULE/defs with a
-    defs.yaml file. `kstreams-assets discover` writes this file.
+    The project is a code location: a Python folder that Dagster loads. The command changes no
+    existing file. Each application is a folder below MODULE/defs with a defs.yaml file.
+    `kstreams-assets discover` writes this file.
     """
     module = module or re.sub(r"[^A-Za-z0-9]+", "_", folder.resolve().name)
     if not module.isidentifier():

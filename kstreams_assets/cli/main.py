@@ -149,6 +149,10 @@ def cli(verbose: bool) -> None:
 
     Topics, state and group offsets of an application are backed up together and restored together.
 
+    Warehouse: the folder or bucket that contains the backups. Recovery point: the offsets of an
+    application at one time, to which it can be restored. Window: a time span, such as an hour,
+    whose records are backed up together. Engine: a local Spark process that commands share.
+
     Exit code 0: success. Exit code 1: a check failed. Exit code 2: an error. Exit code 130:
     interrupted.
     """

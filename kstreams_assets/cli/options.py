@@ -123,7 +123,7 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             alias="--notes-in",
             section="Application",
             metavar="PLACE",
-            help="Place for the progress of restores and drills if you may not write to the"
+            help="Write progress and reports of restores and drills here; they then only read the"
             " warehouse (overrides the YAML).",
         ),
         warehouse_option,
@@ -139,8 +139,8 @@ new_lineage_option: Final = option(
     "--new-lineage",
     section="Checks",
     is_flag=True,
-    help="Use once if the application moved to another cluster without a restore from this"
-    " warehouse: accept that cluster.",
+    help="Use once after the application moved to another cluster without a restore from this"
+    " warehouse: accept that cluster as the new source.",
 )
 
 
@@ -179,9 +179,15 @@ def limit_options(job: Literal["backup", "restore"]) -> Callable[..., Callable[.
             command(**rest)
 
         rate = "fetch rate" if job == "backup" else "produce and read-back rate"
+        work = "read" if job == "backup" else "written or read back"
         decorated: Callable[..., None] = with_limits
         for name, least, metavar, text in (
-            ("tasks", 1, "N", "Maximum number of parallel tasks (overrides the YAML)."),
+            (
+                "tasks",
+                1,
+                "N",
+                f"Maximum number of partitions {work} in parallel (overrides the YAML).",
+            ),
             (
                 "broker_bytes_per_second",
                 LEAST_RATE,

@@ -263,8 +263,8 @@ def _restore_previous_offsets(
 def abandon(settings: ApplicationSettings, as_json: bool, restore_id: str | None) -> None:
     """Give up an unfinished restore
 
-    Its recovery point can expire again. The command does not contact the target: delete the topics
-    of the restore there.
+    Its recovery point can expire again. The command does not contact the target and deletes no
+    topic there. It prints the topics that the restore created; delete them on the target.
     """
     restore = chosen_restore(settings, restore_id)
     done = abandon_restore(settings, restore)

@@ -46,7 +46,7 @@ def map_offsets(
     partition: int,
     offsets: tuple[int, ...],
 ) -> None:
-    """Map source offsets to target offsets
+    """Print the target offset of a source offset
 
     TOPIC and PARTITION are names on the source. An offset without a restored record maps to the
     next record. Without OFFSETS, all runs of consecutive offsets are printed. The command reads the
@@ -151,10 +151,11 @@ def group_offsets(
     commit: bool,
     group: str,
 ) -> None:
-    """Map offsets of another group to the target
+    """Map or commit offsets of another group
 
-    The command reads the offsets from the source cluster, a file or the recovery point. It skips
-    partitions that were not restored.
+    The other group is a consumer of the restored topics. The command reads its offsets from the
+    source cluster, a file or the recovery point, and prints the offsets on the target. It commits
+    them only with --commit. It skips partitions that were not restored.
     """
     restore = chosen_restore(settings, restore_id)
     require(restore, Step.GROUP_OFFSETS)

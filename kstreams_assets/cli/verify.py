@@ -46,7 +46,8 @@ from kstreams_assets.upkeep.verify import Verification, VerifyJob
     section="Checks",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Verify signatures of the control tables with this Ed25519 key (PEM).",
+    help="Verify signatures of the control tables (such as the ledger) with this Ed25519 key"
+    " (PEM).",
 )
 @option(
     "--repair",
@@ -92,12 +93,13 @@ def verify(
 ) -> None:
     """Check for missing or altered warehouse files
 
-    The command checks tables, commit chains, the ledger, gaps between windows, and names and sizes
-    of all files. With --full it also checks file contents. For each damage it names the lost
-    recovery points and a remedy.
+    The command checks each table and its log, the ledger (the list of backed-up windows), gaps
+    between windows, and names and sizes of all files. With --full it also checks file contents. For
+    each damage it names the lost recovery points and a remedy.
 
-    --repair moves damaged files to the folder _damaged. After --accept, `expire` and `ready` ignore
-    the damage. Restores that need a damaged file still fail.
+    --repair moves damaged files to the folder _damaged and replaces them from a second copy or from
+    Kafka. After --accept, the findings of this command no longer stop `expire` and `ready`. `ready`
+    shows them as warnings and can answer yes. Restores that need a damaged file still fail.
 
     Exit code 1: damage was found, or remains after --repair.
     """
