@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, PlainValidator, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration, require_known
 from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
@@ -25,6 +32,18 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import DEFAULT_TARGET, LOCAL, RestoreSettings, TargetSettings
 
+_OWNER: Final = re.compile(r"\b[\w.%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}|team:.+", re.ASCII)
+"""What Dagster accepts as an owner, without the oddities of its own pattern."""
+
+
+def _require_owner(text: str) -> str:
+    if not _OWNER.fullmatch(text):
+        raise refused(f" is {text!r}.", "Give an e-mail address or team:NAME, such as team:orders.")
+    return text
+
+
+Owner = Annotated[str, AfterValidator(_require_owner)]
+"""The owner of an asset."""
 _ENCODINGS: Final = ", ".join(Encoding)
 
 

@@ -13,6 +13,7 @@ from kstreams_assets.app.rules import DeclaredRule
 from kstreams_assets.app.selection import select_topics
 from kstreams_assets.app.topology import Topology, read_topology
 from kstreams_assets.app_file.blocks import (
+    Owner,
     SensorStatus,
     StoreBlock,
     TopicBlock,
@@ -127,7 +128,10 @@ class ApplicationModel(Block):
     other_application_ids: list[str] = Field(
         default=[], description="Applications of the cluster whose ids start like this one."
     )
-    owners: list[str] = Field(default=[], description="E-mail addresses or team:NAME.")
+    owners: list[Owner] = Field(
+        default=[],
+        description="E-mail addresses or team:NAME. Dagster shows them as owners of every asset.",
+    )
     tags: dict[str, str] = Field(default={}, description="Tags of every asset.")
     description: str = Field(default="", description="What the application does.")
     backup: BackupSettings = Field(default=BackupSettings(), description="How backups are written.")

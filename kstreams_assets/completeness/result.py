@@ -1,5 +1,6 @@
 """Results of rules and recomputed stores, and their checks."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,7 @@ from kstreams_assets.checks import Severity
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.model.rule_results import Outcome, RuleResult
 from kstreams_assets.rules.recompute import RULE_PREFIX
+from kstreams_assets.rules.view import BEFORE, STORE_PREFIX, views_of
 from kstreams_assets.settings import ApplicationSettings
 
 NULL: Final = "null"
@@ -52,6 +54,26 @@ def rule_checks(settings: ApplicationSettings, places: frozenset[Place]) -> tupl
                 remedy="Rename one of them.",
             )
     return tuple(checks)
+
+
+def rules_version(settings: ApplicationSettings, places: frozenset[Place]) -> str:
+    """Return a digest of what decides the results of the rules for these places.
+
+    These are the rules, the recomputed stores, and the formats of the topics and stores that they
+    read. Descriptions and lines of the YAML do not count, nor does `blocking`, which is about
+    restores.
+    """
+    rules = [rule for rule in settings.completeness if {*rule.on} & places]
+    views = views_of(settings)
+    names = {name.removesuffix(BEFORE) for rule in rules for name in rule.views}
+    for each in settings.recomputed:
+        names |= {each.source, each.through or each.source, f"{STORE_PREFIX}{each.store}"}
+    parts = [
+        *(rule.model_dump_json(exclude={"description", "line", "blocking"}) for rule in rules),
+        *(each.model_dump_json(exclude={"line"}) for each in settings.recomputed),
+        *(f"{name} {views[name].format.fingerprint}" for name in sorted(names) if name in views),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def declared_rules(settings: ApplicationSettings) -> frozenset[str]:

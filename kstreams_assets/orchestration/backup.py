@@ -18,7 +18,7 @@ from kstreams_assets.checks import Evaluation
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.ktables.stores import table_stores
 from kstreams_assets.orchestration.check_events import window_check_events, window_check_specs
-from kstreams_assets.orchestration.failure import told_as_failure
+from kstreams_assets.orchestration.failure import repeated_after_outage, told_as_failure
 from kstreams_assets.orchestration.keys import (
     NOT_FINISHED,
     PRIORITY_TAG,
@@ -39,6 +39,7 @@ from kstreams_assets.orchestration.keys import (
 )
 from kstreams_assets.orchestration.ktables import declared_fields
 from kstreams_assets.orchestration.metadata import metadata
+from kstreams_assets.orchestration.translator import AssetKind, translator_of
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.resource import SparkSessionResource
 
@@ -269,6 +270,7 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     partitions = window_partitions(settings.windows)
     by_key = {backup_key(settings, t.name): t for t in settings.topics}
     fields = declared_fields(table_stores(settings), settings)
+    retries = translator_of(settings).get_retry_policy(AssetKind.BACKUP)
 
     @dg.multi_asset(
         name=f"backup_{sanitize_name(settings.application_id)}",
@@ -283,7 +285,7 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, spark: SparkSessionResource
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation]:
         topics = tuple(by_key[key] for key in sorted(context.selected_asset_keys))
-        with told_as_failure():
+        with repeated_after_outage(context, retries):
             job = BackupJob(settings, spark, context.run.run_id, topics)
             result = job.run(calendar.windows(context.partition_keys))
             context.log.info(
@@ -333,7 +335,7 @@ def _spec(
         ),
         group_name=group(application_id, "backups"),
         skippable=True,  # nothing is backed up with a window in which no point was taken
-        kinds={"deltalake", "backup"},
+        kinds={"deltalake", "backup", *(["spark"] if settings.spark.from_offsets == 0 else [])},
         owners=list(settings.owners),
         tags={
             **settings.tags,

@@ -8,7 +8,14 @@ import dagster as dg
 
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import AT_WINDOWS, NULL, RuleCheck, counts, rule_checks
+from kstreams_assets.completeness.result import (
+    AT_WINDOWS,
+    NULL,
+    RuleCheck,
+    counts,
+    rule_checks,
+    rules_version,
+)
 from kstreams_assets.ktables.stores import table_stores
 from kstreams_assets.model.rule_results import (
     RULE,
@@ -20,7 +27,7 @@ from kstreams_assets.model.rule_results import (
     severity_of,
 )
 from kstreams_assets.orchestration.check_events import CHECK_SEVERITY, window_check_specs
-from kstreams_assets.orchestration.failure import told_as_failure
+from kstreams_assets.orchestration.failure import repeated_after_outage
 from kstreams_assets.orchestration.keys import (
     backup_key,
     completeness_key,
@@ -32,6 +39,7 @@ from kstreams_assets.orchestration.keys import (
     window_partitions,
 )
 from kstreams_assets.orchestration.metadata import Values, metadata, table
+from kstreams_assets.orchestration.translator import AssetKind, translator_of
 from kstreams_assets.public_form import Form, Value
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.resource import SparkSessionResource
@@ -162,6 +170,7 @@ def build_completeness_assets(settings: ApplicationSettings) -> list[dg.AssetsDe
     key = completeness_key(settings)
     calendar = WindowCalendar(settings.windows)
     partitions = window_partitions(settings.windows)
+    retries = translator_of(settings).get_retry_policy(AssetKind.COMPLETENESS)
 
     @dg.multi_asset(
         name=f"completeness_{sanitize_name(application_id)}",
@@ -177,7 +186,10 @@ def build_completeness_assets(settings: ApplicationSettings) -> list[dg.AssetsDe
         began = time.monotonic()
         windows = calendar.windows(context.partition_keys)
         evaluated: list[RuleResult] = []
-        with told_as_failure(), _evaluator(context, settings, spark) as evaluator:
+        with (
+            repeated_after_outage(context, retries),
+            _evaluator(context, settings, spark) as evaluator,
+        ):
             for window in windows:
                 results = evaluator.window(window)
                 context.add_asset_metadata(evaluation_metadata(results), key, window.key)
@@ -219,7 +231,8 @@ def _spec(
             f"**Checks**\n\n{listed}"
         ),
         group_name=group(application_id, "completeness"),
-        kinds={"sql", "report"},
+        code_version=rules_version(settings, AT_WINDOWS),
+        kinds={"sql", "report", "spark"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         metadata={

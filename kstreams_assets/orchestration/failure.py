@@ -2,12 +2,33 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.errors import (
+    AuthenticationFailedError,
+    AuthorizationFailedError,
+    ClusterUnavailableError,
+    ConfigurationError,
+    EngineError,
+    KStreamsAssetsError,
+    RawReadTimeoutError,
+    SparkLostError,
+    WarehouseError,
+)
 from kstreams_assets.home import home_failure
+from kstreams_assets.store import is_unanswered
 from spark_resources.failures import spark_failures
+
+_OUTAGES: Final = (ClusterUnavailableError, SparkLostError, ConnectionError, TimeoutError)
+_LASTING: Final = (
+    AuthenticationFailedError,
+    AuthorizationFailedError,
+    ConfigurationError,
+    EngineError,
+)
+"""Failures that a repetition does not repair, whatever caused them."""
 
 
 @contextmanager
@@ -28,3 +49,54 @@ def told_as_failure() -> Iterator[None]:
         if homeless is None:
             raise
         raise dg.Failure(description=str(homeless), allow_retries=False) from error
+
+
+@contextmanager
+def repeated_after_outage(
+    context: dg.AssetExecutionContext, policy: dg.RetryPolicy | None
+) -> Iterator[None]:
+    """Convert errors as `told_as_failure`, and repeat the step after an outage.
+
+    The policy is applied here, not given to the asset: Dagster would also repeat a fault of the
+    code, and a run that a user cancels.
+
+    Raises:
+        dg.RetryRequested: After an outage, while the policy has repetitions left.
+        dg.Failure: After the last one, with the number of tries; at once after another failure.
+    """
+    try:
+        with told_as_failure():
+            yield
+    except (dg.Failure, OSError) as error:
+        if policy is None or policy.max_retries < 1 or not is_outage(error):
+            raise
+        text = (error.description if isinstance(error, dg.Failure) else None) or str(error)
+        tried, most = context.retry_number + 1, policy.max_retries + 1
+        if tried >= most:
+            described = f"{text} Tried {tried} times."
+            raise dg.Failure(description=described, allow_retries=False) from error
+        pause_s = policy.calculate_delay(tried)
+        context.log.warning(
+            f"{text} Try {tried} of {most} failed; the next starts in {pause_s:g} s."
+        )
+        raise dg.RetryRequested(policy.max_retries, pause_s) from error
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a cluster, a Spark server or an object store did not answer.
+
+    The first error in the chain of causes that is an outage, or lasting, decides.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, _LASTING):
+            return False
+        if isinstance(cause, RawReadTimeoutError) and not cause.answered:
+            return True
+        if isinstance(cause, WarehouseError | OSError) and is_unanswered(str(cause)):
+            return True
+        if isinstance(cause, _OUTAGES):
+            return True
+        hidden = cause.__suppress_context__
+        cause = cause.__cause__ or (None if hidden else cause.__context__)
+    return False

@@ -16,7 +16,7 @@ from kstreams_assets.ktables.state import written_fields
 from kstreams_assets.ktables.stores import table_stores
 from kstreams_assets.model.snapshot import SNAPSHOT, Snapshot, TableStore
 from kstreams_assets.orchestration.check_events import window_check_events, window_check_specs
-from kstreams_assets.orchestration.failure import told_as_failure
+from kstreams_assets.orchestration.failure import repeated_after_outage
 from kstreams_assets.orchestration.keys import (
     backup_key,
     group,
@@ -29,6 +29,7 @@ from kstreams_assets.orchestration.keys import (
     window_partitions,
 )
 from kstreams_assets.orchestration.metadata import metadata
+from kstreams_assets.orchestration.translator import AssetKind, translator_of
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.resource import SparkSessionResource
 
@@ -202,6 +203,7 @@ def build_ktable_assets(settings: ApplicationSettings) -> list[dg.AssetsDefiniti
     refuse_collisions(store.store for store in by_key.values())
     calendar = WindowCalendar(settings.windows)
     partitions = window_partitions(settings.windows)
+    retries = translator_of(settings).get_retry_policy(AssetKind.KTABLE)
 
     @dg.multi_asset(
         name=f"ktable_{sanitize_name(settings.application_id)}",
@@ -215,7 +217,7 @@ def build_ktable_assets(settings: ApplicationSettings) -> list[dg.AssetsDefiniti
     def ktables(context: dg.AssetExecutionContext, spark: SparkSessionResource) -> Iterator[_Event]:
         stores = {by_key[key].store: by_key[key] for key in context.selected_asset_keys}
         began = time.monotonic()
-        with told_as_failure():
+        with repeated_after_outage(context, retries):
             snapshots = make_snapshots(
                 settings,
                 calendar.windows(context.partition_keys),
@@ -236,8 +238,9 @@ def _spec(key: dg.AssetKey, store: TableStore, settings: ApplicationSettings) ->
         key=key,
         deps=[backup_key(settings, store.topic), recovery_points_key(settings)],
         description=_description(store, settings),
+        code_version=store.format.fingerprint,
         group_name=group(application_id, "ktables"),
-        kinds={"deltalake", "table"},
+        kinds={"deltalake", "table", "spark"},
         owners=list(settings.owners),
         tags={
             **settings.tags,

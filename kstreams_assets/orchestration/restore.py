@@ -280,7 +280,7 @@ def build_restore_completeness_asset(
         deps=list(topics),
         description=_description(application_id, checks),
         group_name=group(application_id, "restore"),
-        kinds={"sql", "report"},
+        kinds={"sql", "report", "spark"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         check_specs=[
@@ -614,7 +614,7 @@ def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings
             f" Job `{restore_job(application_id)}` restores.\n\n**Checks**\n\n{checks}"
         ),
         group_name=group(application_id, "restore"),
-        kinds={"kafka", "restore"},
+        kinds={"kafka", "restore", "spark"},
         owners=list(settings.owners),
         tags={
             **settings.tags,

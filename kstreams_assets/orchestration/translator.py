@@ -14,6 +14,10 @@ APPLICATION_TAG: Final = "kstreams/app"
 """Tag of every asset: its application."""
 
 
+OUTAGE_RETRIES: Final = dg.RetryPolicy(max_retries=2, delay=20, backoff=dg.Backoff.LINEAR)
+"""Two repetitions, after 20 and after 40 seconds."""
+
+
 class AssetKind(StrEnum):
     """What an asset shows of an application."""
 
@@ -102,6 +106,13 @@ class KafkaStreamsTranslator:
         `spec.replace_attributes` and `spec.merge_attributes`. The key stays.
         """
         return spec
+
+    def get_retry_policy(self, kind: AssetKind) -> dg.RetryPolicy | None:
+        """How often a step is repeated after an outage, and after which pauses; None: never.
+
+        Asked for `BACKUP`, `KTABLE` and `COMPLETENESS`. Other failures are not repeated.
+        """
+        return OUTAGE_RETRIES
 
 
 @dataclass(frozen=True, slots=True)

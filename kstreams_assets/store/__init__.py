@@ -23,6 +23,7 @@ from kstreams_assets.store.object_path import (
     ConditionError,
     ObjectPath,
     ended_keys_reason,
+    is_unanswered,
     storage_reason,
 )
 from kstreams_assets.store.objects import ObjectStore
@@ -43,6 +44,7 @@ __all__ = [
     "ended_keys_reason",
     "file_digest",
     "forget_keys",
+    "is_unanswered",
     "local_hours",
     "make_durable",
     "place_at",

@@ -311,6 +311,11 @@ def storage_reason(text: str) -> str | None:
     return None
 
 
+def is_unanswered(text: str) -> bool:
+    """Whether an error's text, with its `storage_reason`, reports a store that does not answer."""
+    return any(reason in text for reason in (_UNKNOWN_HOST, _NO_ANSWER))
+
+
 def ended_keys_reason(text: str) -> str | None:
     """Why a store refuses keys that it accepted before; None for any other error."""
     found = (reason for mark, reason in _ENDED_KEYS if mark in text or reason in text)
@@ -324,16 +329,18 @@ _ENDED_KEYS: Final = (
     ("InvalidToken", "the store does not know the session token"),
 )
 """Messages about keys that have expired or were replaced."""
+_UNKNOWN_HOST: Final = "its endpoint is not known (DNS)"
+_NO_ANSWER: Final = "its endpoint does not answer"
 _REASONS: Final = (
     *_ENDED_KEYS,
     ("SignatureDoesNotMatch", "the store does not accept the secret key"),
     ("NoSuchBucket", "there is no such bucket"),
     ("AccessDenied", _DENIED),
     ("403 Forbidden", _DENIED),
-    ("dns error", "its endpoint is not known (DNS)"),
-    ("operation timed out", "its endpoint does not answer in time"),
-    ("TimedOut", "its endpoint does not answer in time"),
-    ("error sending request", "its endpoint does not answer"),
+    ("dns error", _UNKNOWN_HOST),
+    ("operation timed out", f"{_NO_ANSWER} in time"),
+    ("TimedOut", f"{_NO_ANSWER} in time"),
+    ("error sending request", _NO_ANSWER),
 )
 
 

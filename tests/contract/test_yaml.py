@@ -46,6 +46,7 @@ WRONG = [
     "inputs: [in, 3]",
     "not_mine: in",
     "owners: 7",
+    "owners: [team:shop, orders]",
     "tags: [a]",
     "tags: {a: \"{{ env('NOT_THERE_AT_ALL') }}\"}",
     'description: "{{ nope }}"',

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from kstreams_assets.backup.verdicts import CHECKS
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration.component import build_application_definitions
+from kstreams_assets.orchestration.translator import AssetKind, KafkaStreamsTranslator
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.resource import SparkSessionResource
@@ -31,6 +32,13 @@ pytestmark = [
 
 WINDOWS = ("2026-01-01-00:00", "2026-01-01-00:01", "2026-01-01-00:02")
 """Closed long ago; the points below are given instants inside them."""
+
+
+class Soon(KafkaStreamsTranslator):
+    """Outages are repeated as always, after shorter pauses."""
+
+    def get_retry_policy(self, kind: AssetKind) -> dg.RetryPolicy | None:
+        return super().get_retry_policy(kind) and dg.RetryPolicy(max_retries=2, delay=0.5)
 
 
 class NoSpark(SparkSessionResource):
@@ -81,9 +89,11 @@ def run(
     keys: list[dg.AssetKey],
     first: str,
     last: str,
+    translator: KafkaStreamsTranslator | None = None,
 ) -> dg.ExecuteInProcessResult:
     definitions = dg.Definitions.merge(
-        build_application_definitions(settings), dg.Definitions(resources={"spark": spark})
+        build_application_definitions(settings, translator),
+        dg.Definitions(resources={"spark": spark}),
     )
     return definitions.resolve_implicit_global_asset_job_def().execute_in_process(
         instance=instance,
@@ -210,7 +220,15 @@ def test_a_broker_that_is_down_fails_the_run_with_one_clear_line(
     key = backup_key(settings.application_id, orders)
 
     began = time.monotonic()
-    result = run(settings, instance, NoSpark(), keys=[key], first=WINDOWS[0], last=WINDOWS[0])
+    result = run(
+        settings,
+        instance,
+        NoSpark(),
+        keys=[key],
+        first=WINDOWS[0],
+        last=WINDOWS[0],
+        translator=Soon(),
+    )
 
     assert not result.success
     assert time.monotonic() - began < 30
@@ -218,5 +236,7 @@ def test_a_broker_that_is_down_fails_the_run_with_one_clear_line(
     description = failure.step_failure_data.user_failure_data
     assert description is not None
     assert "Kafka at 127.0.0.1:1 did not answer within 1 s" in (description.description or "")
+    assert (description.description or "").endswith("Tried 3 times.")
+    assert len([event for event in result.all_events if event.is_step_up_for_retry]) == 2
     assert not workbench.records_path.exists()
     assert workbench.ledger.entries() == []

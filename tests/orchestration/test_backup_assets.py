@@ -12,11 +12,17 @@ from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup, UnreadTopic
 from kstreams_assets.backup.run import BackupJob, BackupResult
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
-from kstreams_assets.errors import TopicNotFoundError
+from kstreams_assets.errors import ClusterUnavailableError, TopicNotFoundError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.spans import Gap, GapCause, Window
 from kstreams_assets.orchestration import backup as assets
+from kstreams_assets.orchestration.translator import (
+    OUTAGE_RETRIES,
+    AssetKind,
+    DagsterSettings,
+    KafkaStreamsTranslator,
+)
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from tests.backup.samples import application, backup, result, span, window_backup
 from tests.orchestration.project import run_windows
@@ -35,12 +41,16 @@ class _Run:
 
     topics: Sequence[AppTopic] = ()
     error: Exception | None = None
+    succeeds_at: int | None = None
+    """The number of the try without the error; None: all tries have it."""
+    tries: int = 0
     unread: Sequence[tuple[str, str]] = ()
     """(window, topic) that an open transaction keeps from being read."""
 
     def __call__(self, job: BackupJob, windows: Sequence[Window]) -> BackupResult:
         self.topics = job.topics or ()
-        if self.error is not None:
+        self.tries += 1
+        if self.error is not None and self.tries != self.succeeds_at:
             raise self.error
         backups = [
             window_backup(
@@ -75,18 +85,24 @@ def run(monkeypatch: pytest.MonkeyPatch) -> _Run:
     return made
 
 
+class _Soon(KafkaStreamsTranslator):
+    """Two repetitions without a pause."""
+
+    def get_retry_policy(self, kind: AssetKind) -> dg.RetryPolicy | None:
+        return dg.RetryPolicy(max_retries=2)
+
+
 @pytest.fixture
 def definition(tmp_path: Path, run: _Run) -> dg.AssetsDefinition:
     """The multi-asset of an application of two topics."""
-    return assets.build_backup_assets(
-        ApplicationSettings(
-            application=application(*TOPICS),
-            topics=TOPICS,
-            connection=KafkaConnection(bootstrap_servers="localhost:1"),
-            warehouse=Warehouse(tmp_path),
-            windows=WindowSchedule.every("hour", start="2026-10-20"),
-        )
+    settings = ApplicationSettings(
+        application=application(*TOPICS),
+        topics=TOPICS,
+        connection=KafkaConnection(bootstrap_servers="localhost:1"),
+        warehouse=Warehouse(tmp_path),
+        windows=WindowSchedule.every("hour", start="2026-10-20"),
     )
+    return assets.build_backup_assets(DagsterSettings.of(settings, _Soon()))
 
 
 def _materialise(
@@ -216,3 +232,46 @@ def test_an_error_of_ours_is_a_failure_in_its_own_words(
     data = failure.step_failure_data
     assert data.user_failure_data is not None
     assert data.user_failure_data.description == str(run.error)
+    assert run.tries == 1
+
+
+OUTAGE = ClusterUnavailableError(
+    bootstrap_servers="localhost:1", operation="metadata", timeout_s=1, reason="refused"
+)
+
+
+def test_an_outage_is_repeated_and_then_reported_in_one_line(
+    definition: dg.AssetsDefinition, run: _Run
+) -> None:
+    run.error = OUTAGE
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[0])
+    assert run.tries == 3
+    assert len([event for event in done.all_events if event.is_step_up_for_retry]) == 2
+    (failure,) = done.get_step_failure_events()
+    data = failure.step_failure_data.user_failure_data
+    assert data is not None
+    assert data.description == f"{run.error} Tried 3 times."
+
+
+def test_a_backup_continues_after_an_outage(definition: dg.AssetsDefinition, run: _Run) -> None:
+    run.error, run.succeeds_at = OUTAGE, 2
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[2])
+    assert done.success
+    assert run.tries == 2
+    assert _materialised(done).keys() == {(topic, key) for topic in ("t", "u") for key in KEYS}
+
+
+def test_a_fault_of_the_code_is_not_repeated(definition: dg.AssetsDefinition, run: _Run) -> None:
+    run.error = ZeroDivisionError("division by zero")
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[0])
+    assert not done.success
+    assert run.tries == 1
+
+
+def test_the_default_pauses() -> None:
+    assert KafkaStreamsTranslator().get_retry_policy(AssetKind.BACKUP) is OUTAGE_RETRIES
+    assert [OUTAGE_RETRIES.calculate_delay(tried) for tried in (1, 2)] == [20, 40]
+    assert OUTAGE_RETRIES.max_retries == 2

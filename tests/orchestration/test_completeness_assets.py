@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.rules import Place, Recomputation
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.checks import Severity
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.model.rule_results import Outcome, RuleResult
@@ -240,3 +241,25 @@ def test_an_error_of_ours_is_a_failure_in_its_own_words(
     data = failure.step_failure_data
     assert data.user_failure_data is not None
     assert data.user_failure_data.description == str(evaluation.error)
+
+
+def test_the_code_version_is_that_of_rules_and_formats(settings: ApplicationSettings) -> None:
+    def version(**changed: Any) -> str | None:
+        (definition,) = assets.build_completeness_assets(replace(settings, **changed))
+        (spec,) = definition.specs
+        return spec.code_version
+
+    named, other = settings.completeness
+    text = named.model_copy(update={"query": "SELECT 1 WHERE false"})
+    recomputed = settings.recomputed[0].model_copy(update={"where": "_value IS NOT NULL"})
+    described = named.model_copy(update={"description": "In other words.", "line": 7})
+    numbers = StoreFormat(value=Format(Encoding.LONG))
+    before = version()
+    assert version(completeness=(described, other)) == before
+    found = {
+        before,
+        version(completeness=(text, other)),
+        version(recomputed=(recomputed,)),
+        version(store_formats={**settings.store_formats, "totals": numbers}),
+    }
+    assert len(found) == 4

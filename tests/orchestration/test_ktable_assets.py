@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.ktables.checks import EVERY_ROW_DECODES, SNAPSHOT_IS_PROVED
 from kstreams_assets.model.snapshot import RowProblem, Snapshot
@@ -106,7 +107,7 @@ def test_keys_edges_group_kinds(tmp_path: Path) -> None:
     spec = specs["shop/ktable/totals"]
     assert _upstream(spec) == {"shop/backup/shop-totals-changelog", "shop/recovery_points"}
     assert spec.group_name == "shop/ktables"
-    assert spec.kinds == {"deltalake", "table"}
+    assert spec.kinds == {"deltalake", "table", "spark"}
     path = str(tmp_path / "ktables" / "shop" / "totals")
     assert path in (spec.description or "")
     assert spec.metadata["dagster/uri"] == path
@@ -117,6 +118,18 @@ def test_keys_edges_group_kinds(tmp_path: Path) -> None:
     policy = definition.backfill_policy
     assert policy is not None
     assert policy.max_partitions_per_run is None
+
+
+def test_another_format_is_another_code_version(tmp_path: Path) -> None:
+    def versions(**formats: StoreFormat) -> dict[str, str | None]:
+        (definition,) = assets.build_ktable_assets(settings(tmp_path, formats=formats))
+        return {key: spec.code_version for key, spec in _specs(definition).items()}
+
+    before = versions(totals=StoreFormat(key=Format(Encoding.STRING)))
+    after = versions(totals=StoreFormat(key=Format(Encoding.LONG)))
+    changed = {key for key, version in after.items() if version != before[key]}
+    assert None not in before.values()
+    assert changed == {"shop/ktable/totals"}
 
 
 def test_no_store_no_asset(tmp_path: Path) -> None:
