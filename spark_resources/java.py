@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kstreams_assets.errors import JavaNotFoundError, ProcessError
+from kstreams_assets.errors import JavaNotFoundError, KStreamsAssetsError, ProcessError
 from spark_resources.jars import JarSet, class_path, jars_home
 
 PASSED_ON: Final = (
@@ -74,6 +74,15 @@ def find_java(*, compiler: bool = False) -> Java:
         remedy="Install one (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless; macOS: brew"
         " install openjdk@17) and set JAVA_HOME to it.",
     )
+
+
+def is_present(jar_set: JarSet) -> bool:
+    """Return whether the jars of a set and any Java are there; does not run Java."""
+    try:
+        class_path(jar_set)
+    except KStreamsAssetsError:
+        return False
+    return any(candidate.is_file() for candidate, _ in _candidates())
 
 
 def _candidates() -> list[tuple[Path, str]]:

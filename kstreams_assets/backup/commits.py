@@ -438,6 +438,9 @@ class SpanReader:
         if not reads:
             yield Read([], {}, {})
             return
+        offsets = sum(span.to_read for topic in plans for span in topic.spans)
+        if self.ctx.settings.spark.needs_spark(offsets):
+            self.ctx.spark.check()
         ensure_records(self.ctx.records, first=self.ctx.repo.ledger.ensure)
         with uncommitted(self.ctx.records) as folder:
             yield self._write(folder, plans, reads, windows)

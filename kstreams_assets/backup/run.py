@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.amounts import Estimate, Phase, Progress, TopicAmount, amounts, in_words
-from kstreams_assets.backup.commits import Committer
+from kstreams_assets.backup.commits import Committer, commit_groups
 from kstreams_assets.backup.context import RunContext
 from kstreams_assets.backup.increments import IncrementMerger
 from kstreams_assets.backup.parts import is_large, next_increments
@@ -146,10 +146,13 @@ class BackupRun:
         and the run has not failed.
 
         Raises:
+            JarsMissingError: Spark is needed, and its jars are missing; nothing was written.
+            JavaNotFoundError: The same of Java.
             KStreamsAssetsError: Its subclasses say what failed; groups of windows that were
                 committed before stay.
         """
         ctx = self.ctx
+        require_spark(ctx, windows, newest_closed=newest_closed)
         with ctx.writing() as lock:
             if newest_closed in windows and newest_closed is not None:
                 ensure_closing_point(ctx, newest_closed)
@@ -328,6 +331,65 @@ def estimate(
     Raises:
         KafkaError: Its subclasses say why the cluster could not be reached.
     """
+    topics = _planned(ctx, windows, newest_closed)
+    sizes = amounts(ctx.cluster, ctx.repo, topics)
+    return Estimate(
+        ctx.settings.application_id,
+        tuple(window.key for window in sorted(windows)),
+        tuple(
+            TopicAmount(
+                topic.name,
+                sum(one.to_read for one in topics if one.topic.name == topic.name),
+                round(sizes.of(one for one in topics if one.topic.name == topic.name)),
+            )
+            for topic in ctx.topics
+        ),
+        ctx.expected_pace(),
+    )
+
+
+def require_spark(
+    ctx: RunContext, windows: Sequence[Window], *, newest_closed: Window | None
+) -> None:
+    """Check for jars and Java if a backup of these windows needs Spark; write nothing.
+
+    Only a machine without them needs the plan that decides it.
+
+    Raises:
+        JarsMissingError: Jars of Spark are missing.
+        JavaNotFoundError: No supported Java is installed.
+        KafkaError: Its subclasses say why the cluster could not be reached.
+    """
+    from spark_resources.java import is_present
+
+    if is_present("spark"):
+        return
+    topics = _planned(ctx, windows, newest_closed)
+    sizes = amounts(ctx.cluster, ctx.repo, topics)
+    backup, by_window = ctx.settings.backup, dict[Window, list[TopicPlan]]()
+    for topic in topics:
+        by_window.setdefault(topic.window, []).append(topic)
+    whole = {
+        window: round(sizes.of(of_window))
+        for window, of_window in by_window.items()
+        if not window.is_increment
+    }
+    for group in (
+        *((window,) for window in by_window if window.is_increment),
+        *commit_groups(whole, limit_bytes=backup.commit_bytes, most=backup.windows_per_commit),
+    ):
+        of_group = [topic for window in group for topic in by_window[window]]
+        size, offsets = sizes.of(of_group), sum(topic.to_read for topic in of_group)
+        if size > backup.commit_bytes:  # read in parts; the smallest ones that it can have
+            offsets = int(offsets * min(1.0, backup.part_bytes / size))
+        if ctx.settings.spark.needs_spark(offsets):
+            ctx.spark.check()
+
+
+def _planned(
+    ctx: RunContext, windows: Sequence[Window], newest_closed: Window | None
+) -> list[TopicPlan]:
+    """Plan what a backup of these windows reads now, without waiting for open transactions."""
     planner = Planner(ctx, stable_wait_s=0.0)
     topics: list[TopicPlan] = []
     whole: list[Window] = []
@@ -347,20 +409,7 @@ def estimate(
         topics += _until_now(ctx, newest_closed, planner, whole)
     elif whole:
         topics += planner.plan(whole).topics
-    sizes = amounts(ctx.cluster, ctx.repo, topics)
-    return Estimate(
-        ctx.settings.application_id,
-        tuple(window.key for window in sorted(windows)),
-        tuple(
-            TopicAmount(
-                topic.name,
-                sum(one.to_read for one in topics if one.topic.name == topic.name),
-                round(sizes.of(one for one in topics if one.topic.name == topic.name)),
-            )
-            for topic in ctx.topics
-        ),
-        ctx.expected_pace(),
-    )
+    return topics
 
 
 def _until_now(

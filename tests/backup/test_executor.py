@@ -5,13 +5,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from kstreams_assets.backup.report import TOPIC, WindowReport
 from kstreams_assets.backup.result import Executor
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.orchestration.metadata import metadata
+from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ExecutorSettings
 from spark_resources.jars import JARS_VARIABLE
 from tests.backup.writing import write
@@ -23,25 +26,29 @@ pytestmark = pytest.mark.kafka
 RECORDS = 10
 
 
-def test_a_small_backup_needs_neither_java_nor_jars(workbench: Workbench, tmp_path: Path) -> None:
+def _back_up_without_jars(
+    workbench: Workbench, folder: Path, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """A backup of ten records by the command, on a machine without jars and Java."""
     topic = workbench.topic("orders")
     write(workbench, topic, RECORDS)
     app = document(
         workbench.application_id,
         connection={"bootstrap_servers": workbench.bootstrap_servers},
-        warehouse=str(tmp_path / "warehouse"),
+        warehouse=str(folder / "warehouse"),
         windows={"every": "minute", "start": "2026-01-01"},
         topics={topic: {"roles": ["input"]}},
+        **more,
     )
-    (file := tmp_path / "defs.yaml").write_text(yaml.safe_dump(app))
-    (no_jars := tmp_path / "jars").mkdir()
-    done = subprocess.run(
+    (file := folder / "defs.yaml").write_text(yaml.safe_dump(app))
+    (no_jars := folder / "jars").mkdir()
+    return subprocess.run(
         [sys.executable, "-m", "kstreams_assets.cli.main", "backup", "--app", file, "--json"],
         env={
-            "HOME": str(tmp_path),
-            "PATH": str(tmp_path),
+            "HOME": str(folder),
+            "PATH": str(folder),
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            "JAVA_HOME": str(tmp_path / "no-java"),
+            "JAVA_HOME": str(folder / "no-java"),
             JARS_VARIABLE: str(no_jars),
         },
         cwd=Path(__file__).parents[2],
@@ -50,10 +57,22 @@ def test_a_small_backup_needs_neither_java_nor_jars(workbench: Workbench, tmp_pa
         timeout=120,
         check=False,
     )
+
+
+def test_a_small_backup_needs_neither_java_nor_jars(workbench: Workbench, tmp_path: Path) -> None:
+    done = _back_up_without_jars(workbench, tmp_path)
     assert done.returncode == 0, done.stderr
     topics = [one for found in json.loads(done.stdout)["windows"] for one in found["topics"]]
     assert sum(one["records"] for one in topics) == RECORDS
     assert {one["executor"] for one in topics} == {"python"}
+
+
+def test_a_large_backup_without_jars_takes_no_point(workbench: Workbench, tmp_path: Path) -> None:
+    done = _back_up_without_jars(workbench, tmp_path, spark={"from_offsets": RECORDS})
+    assert done.returncode != 0
+    assert "kstreams-assets jars fetch spark" in done.stderr
+    warehouse = Warehouse.at(str(tmp_path / "warehouse"))
+    assert not Repository(warehouse, workbench.application_id).points.newest()
 
 
 @pytest.mark.spark
