@@ -123,7 +123,7 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             alias="--notes-in",
             section="Application",
             metavar="PLACE",
-            help="Write progress and reports of restores and drills here; they then only read the"
+            help="Restores and drills write progress and reports here, and nothing to the"
             " warehouse (overrides the YAML).",
         ),
         warehouse_option,
@@ -139,8 +139,8 @@ new_lineage_option: Final = option(
     "--new-lineage",
     section="Checks",
     is_flag=True,
-    help="Use once after the application moved to another cluster without a restore from this"
-    " warehouse: accept that cluster as the new source.",
+    help="Accept the current cluster as the new source; use once, if the application was moved"
+    " there by other means than a restore from this warehouse.",
 )
 
 

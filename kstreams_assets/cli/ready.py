@@ -17,12 +17,22 @@ from kstreams_assets.settings import ApplicationSettings
 def ready(settings: ApplicationSettings, as_json: bool) -> None:
     """Check if the application is restorable now
 
-    The command checks the age of the newest restorable recovery point, windows without a backup and
-    completeness rules. It also checks differences between declared and real topic settings, and the
-    last drill.
+    The answer is yes if all of this is true:
 
-    It reads the warehouse only. It reports whether the source cluster answers, but that does not
-    change the result.
+    - A recovery point with the application's own guarantee is restorable and recent enough.
+
+    - Every closed backup window is backed up; the newest one does not count.
+
+    - The stored files are intact.
+
+    - The completeness rules, if any, were evaluated, and none of severity error is violated.
+
+    - The last governance check, if any, found no error.
+
+    - The last drill passed, met its objective, and is at most 30 days old.
+
+    The result depends on the warehouse only. The command also contacts the source cluster and
+    reports whether it answers, but this does not change the result.
 
     Exit code 1: the application is not restorable.
     """

@@ -91,8 +91,9 @@ def run(
     """Restore topics, verify them, commit offsets
 
     The restore creates the topics, writes the records, reads them back and evaluates completeness
-    rules. It then commits the group offsets and runs the after command. Run the same command again
-    to continue an interrupted restore.
+    rules. It then commits the group offsets. If the options or the YAML give a command
+    that starts the application, it runs last. To continue an interrupted restore, run the same
+    command again.
 
     Exit code 1: a blocker, a difference from the backup, or a violated blocking rule; no group
     offset is committed. Exit code 2: an error, also of the before or after command.

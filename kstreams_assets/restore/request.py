@@ -97,8 +97,9 @@ class RestoreRequest(BaseModel):
     )
     mode: Annotated[RestoreMode, Spelling(section="Selection")] = Field(
         default=RestoreMode.STATE,
-        description="Continue from the state at the point, recompute from all inputs (rebuild) or"
-        " inputs before the point (inputs_until), or restore inputs and outputs only (logs).",
+        description="state: continue from the point's state; rebuild: recompute from all inputs;"
+        " inputs_until: recompute from inputs before the point; logs: restore only inputs and"
+        " outputs.",
     )
     inputs: Annotated[InputsExtent, Spelling(section="Selection")] = Field(
         default=InputsExtent.FULL,
@@ -130,8 +131,8 @@ class RestoreRequest(BaseModel):
     )
     inputs_are_at: Annotated[InputsAt | None, Spelling(unset="restored")] = Field(
         default=None,
-        description="Group offsets in excluded inputs: at the same records on the target (mapped),"
-        " or at the end (latest, not exact).",
+        description="Where the group continues in excluded inputs: at the same record on the"
+        " target (mapped), or at the topic's end (latest; the restore is unproven).",
     )
     accept: Annotated[
         Restorability | None,
@@ -148,13 +149,13 @@ class RestoreRequest(BaseModel):
     )
     original_headers: Annotated[OriginalHeaders, Spelling()] = Field(
         default=OriginalHeaders(),
-        description="Add the source value as a header to each record; headers can be part of the"
-        " state.",
+        description="Add each record's offset, timestamp or partition on the source as a header"
+        " (careful: this can change the state of an application that stores headers).",
     )
     accept_replaced_timestamps: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="Do not compare non-positive timestamps, which earlier releases replaced (not"
-        " needed for new restores).",
+        description="Do not compare timestamps of 0 and below; needed only to continue a restore"
+        " that an earlier release started, because that release replaced these timestamps.",
     )
     replication_factor: Annotated[int | None, Spelling(metavar="N")] = Field(
         default=None, description="Replication factor of new topics (default: as on the source)."
