@@ -80,8 +80,8 @@ _LOG_TIMEOUT_S = 15.0
     section="Application",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Text of Topology.describe(), for exact roles of topics (such as input) and for which"
-    " topic feeds which.",
+    help="Text of Topology.describe(), which gives the exact role of each topic (such as input) and"
+    " the connections between topics.",
 )
 @option(
     "--output",

@@ -41,8 +41,8 @@ def drill(
     The drill restores into a local cluster, starts the application there and measures the
     recovery. It does not need the source cluster. It writes a report (YAML) to the warehouse.
 
-    drill.command in the YAML starts the application. `restore serve NAME --remove` deletes what
-    --keep left; the drill prints NAME.
+    drill.command in the YAML starts the application. With --keep, the drill prints a NAME. To
+    delete the kept cluster and files later, run `restore serve NAME --remove`.
 
     Exit code 1: the application did not recover, or took longer than drill.objective_seconds.
     """

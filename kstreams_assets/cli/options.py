@@ -58,7 +58,8 @@ as_of_option: Final = option(
     "--as-of",
     section="Selection",
     metavar="TIME",
-    help="Newest recovery point complete at this ISO 8601 time, such as 2026-11-21T14:30:00Z.",
+    help="Use the newest recovery point that was complete at or before this time (ISO 8601, such as"
+    " 2026-11-21T14:30:00Z).",
 )
 point_option: Final = option(
     "--point", "point_id", section="Selection", metavar="ID", help="Use this recovery point."

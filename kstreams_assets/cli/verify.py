@@ -98,9 +98,9 @@ def verify(
     each damage it names the lost recovery points and a remedy.
 
     --repair moves damaged files to the folder _damaged and replaces them from a second copy or from
-    Kafka. After --accept, the findings are warnings, and `expire` and `ready` no longer stop at
-    them. `ready` still answers no while a file is missing or has another size. Restores that need a
-    damaged file still fail.
+    Kafka. After --accept, the findings are warnings and do not stop `expire`. They do not stop
+    `ready` either, with one exception: while a file is missing or has another size, `ready` answers
+    no. Restores that need a damaged file still fail.
 
     Exit code 1: damage was found, or remains after --repair.
     """

@@ -80,8 +80,8 @@ class RestoreRequest(BaseModel):
         Spelling(name="as_of", option="--as-of", section="Selection", metavar="TIME"),
     ] = Field(
         default=None,
-        description="Restore the newest recovery point complete at this ISO 8601 time, such as"
-        " 2026-11-21T14:30:00Z.",
+        description="Restore the newest recovery point that was complete at or before this time"
+        " (ISO 8601, such as 2026-11-21T14:30:00Z).",
     )
     point_id: Annotated[
         str | None, Spelling(option="--point", section="Selection", metavar="ID")
