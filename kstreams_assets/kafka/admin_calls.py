@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _HASTY_ATTEMPTS: Final = 8
 _RETRY_S: Final = 0.1
+_CHANGE_S: Final = 2.0
+"""The shortest time in which an answer to a change is awaited, if so much is left."""
 _LOOK_AGAIN_S: Final = 0.2
 _NOT_CONTROLLER: Final = client_errors.NotControllerError.errno
 _TIMED_OUT_THERE: Final = client_errors.RequestTimedOutError.errno
@@ -295,12 +297,17 @@ class AdminCalls:
     ) -> dict[str, Any]:
         """Send a change on a connection on which a query was just answered.
 
-        Otherwise librdkafka may wait for a dead controller as long as an answer may take.
+        Otherwise librdkafka may wait for a dead controller as long as an answer may take. It may
+        do so even now: brokers name each other at random as the controller (KIP-500), a dead one
+        too until it is fenced, and any answer with metadata may change the name. So an attempt
+        gets half of the time that is left; one that found no controller sent nothing.
         """
         remaining_s = max(_RETRY_S, deadline - unthrottled_time())
         self.ask(change.operation, describe_configs("topic", names[:1]), limit_s=remaining_s)
         admin = self._open(change.operation, remaining_s)
-        return admin.answers(change.start(names), max(_RETRY_S, deadline - unthrottled_time()))
+        remaining_s = max(_RETRY_S, deadline - unthrottled_time())
+        limit_s = min(remaining_s, max(_CHANGE_S, remaining_s / 2))
+        return admin.answers(change.start(names), limit_s)
 
     def _outcomes(
         self, change: Change, names: Sequence[str], reason: str

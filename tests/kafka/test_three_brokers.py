@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -227,6 +228,24 @@ def test_topics_are_changed_while_a_broker_is_dead(
             cluster.delete_topics(names)
         finally:
             three_brokers.start_node(2)
+
+
+def test_topics_are_created_while_a_dead_broker_is_named_as_the_controller(tmp_path: Path) -> None:
+    """Answers of brokers name it in one of three cases; here nobody fences it."""
+    properties = {"broker.session.timeout.ms": "120000"}
+    with passing_cluster(tmp_path, nodes=3, properties=properties, heap_mb=384) as brokers:
+        connection = KafkaConnection(
+            bootstrap_servers=brokers.bootstrap_servers, request_timeout_seconds=20
+        )
+        names = [unique_name("created") for _ in range(6)]
+        with KafkaCluster(connection) as cluster:
+            cluster.create_topics([TopicSpec(unique_name("before"), 3, replication_factor=3)])
+        brokers.kill_node(2)
+        for name in names:
+            with KafkaCluster(connection) as cluster:
+                cluster.create_topics([TopicSpec(name, 1, replication_factor=2)])
+        with KafkaCluster(connection) as cluster:
+            assert cluster.describe_topics(names).keys() == set(names)
 
 
 def test_topics_are_described_and_changed_while_a_broker_is_paused(
