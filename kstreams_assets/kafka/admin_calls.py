@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 _HASTY_ATTEMPTS: Final = 8
 _RETRY_S: Final = 0.1
-_CHANGE_S: Final = 2.0
-"""The shortest time in which an answer to a change is awaited, if so much is left."""
 _LOOK_AGAIN_S: Final = 0.2
 _NOT_CONTROLLER: Final = client_errors.NotControllerError.errno
 _TIMED_OUT_THERE: Final = client_errors.RequestTimedOutError.errno
@@ -306,7 +304,7 @@ class AdminCalls:
         self.ask(change.operation, describe_configs("topic", names[:1]), limit_s=remaining_s)
         admin = self._open(change.operation, remaining_s)
         remaining_s = max(_RETRY_S, deadline - unthrottled_time())
-        limit_s = min(remaining_s, max(_CHANGE_S, remaining_s / 2))
+        limit_s = min(remaining_s, max(attempt_s(0), remaining_s / 2))
         return admin.answers(change.start(names), limit_s)
 
     def _outcomes(

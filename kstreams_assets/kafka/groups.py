@@ -275,17 +275,9 @@ class GroupRequests(Requests):
         empty = entry.group_state in ("Empty", "Dead")
         if kind != "classic":
             return GroupState(group, kind, entry.group_state, 0 if empty else None)
-        described = self._ask(
-            group,
-            lambda: DescribeGroupsRequest(groups=[group]),
-            lambda response: [response.groups[0].error_code],
-            _DESCRIBE,
-        )
-        answer = described.groups[0]
-        if answer.error_code == GROUP_ID_NOT_FOUND:
+        answer = self._described(group)
+        if answer is None:
             return None
-        if answer.error_code:
-            raise _group_refused(_DESCRIBE, group, answer.error_code)
         return GroupState(group, kind, answer.group_state, len(answer.members))
 
     def group_members(self, group: str) -> Mapping[str, frozenset[TopicPartitionId]] | None:
@@ -293,9 +285,18 @@ class GroupRequests(Requests):
 
         None for a group that is absent, not stable, or of another protocol. Needs DESCRIBE.
         """
+        answer = self._described(group, max_version=_DESCRIBE_ANY_VERSION)
+        if answer is None:
+            return None
+        if answer.group_state != "Stable" or answer.protocol_type != "consumer":
+            return None
+        return {m.member_id: assigned_partitions(m.member_assignment) for m in answer.members}
+
+    def _described(self, group: str, **versions: int) -> Any | None:  # noqa: ANN401
+        """What the coordinator says of a classic group; None if there is none of this name."""
         described = self._ask(
             group,
-            lambda: DescribeGroupsRequest(groups=[group], max_version=_DESCRIBE_ANY_VERSION),
+            lambda: DescribeGroupsRequest(groups=[group], **versions),
             lambda response: [response.groups[0].error_code],
             _DESCRIBE,
         )
@@ -304,9 +305,7 @@ class GroupRequests(Requests):
             return None
         if answer.error_code:
             raise _group_refused(_DESCRIBE, group, answer.error_code)
-        if answer.group_state != "Stable" or answer.protocol_type != "consumer":
-            return None
-        return {m.member_id: assigned_partitions(m.member_assignment) for m in answer.members}
+        return answer
 
     def group_operations(self, group: str) -> frozenset[str]:
         """This user's rights on a group, existing or not: READ, DELETE ... Needs DESCRIBE."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
+from kstreams_assets.offsets import TopicPartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,10 @@ class Level:
     def written(self) -> frozenset[str]:
         """All topics that this level writes."""
         return self.writes | self.changelogs.keys()
+
+    def tasks(self, partitions: Iterable[TopicPartitionId]) -> list[TopicPartitionId]:
+        """Return those of a thread's partitions that this level reads: its tasks."""
+        return [p for p in partitions if p.topic in self.reads]
 
 
 @dataclass(frozen=True, slots=True)

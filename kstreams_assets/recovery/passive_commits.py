@@ -175,8 +175,7 @@ class CutInProgress:
             self._rests_since = {}
 
     def _tasks(self, thread: str) -> list[TopicPartitionId]:
-        reads = self.levels[self.level].reads
-        return [p for p in self.assignment[thread] if p.topic in reads]
+        return self.levels[self.level].tasks(self.assignment[thread])
 
     def _apply(self, commit: ThreadCommit) -> None:
         for target, one in commit.offsets.items():
@@ -279,7 +278,7 @@ class CutEvidence:
         found: defaultdict[TopicPartitionId, dict[str, Span]] = defaultdict(dict)
         for one in self.boundaries:
             level = self.levels[one.level]
-            tasks = [p for p in self.assignment[one.thread] if p.topic in level.reads]
+            tasks = level.tasks(self.assignment[one.thread])
             for p in writable_by(level, tasks, one.after):
                 found[p][one.thread] = Span(one.before[p], one.after[p])
         return found

@@ -9,6 +9,7 @@ from typing import Final
 
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
 from kstreams_assets.kafka.coordinator_log import changes_membership
+from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
 from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
@@ -53,8 +54,7 @@ class Watched:
 
     def cut(self) -> PassiveCut | Ambiguous:
         """Return the cut that the evidence makes."""
-        headers = {p: [one.header for one in of_it] for p, of_it in self.batches.items()}
-        return self.evidence.cut(headers)
+        return self.evidence.cut(_headers(self.batches))
 
 
 @dataclass
@@ -171,8 +171,7 @@ class PassiveCommits:
             dict(self._producers),
             frozenset(p.topic for p in scene.internal),
         )
-        batches = scene.reader.read(evidence.ranges(), deadline_s=READ_S, limit_bytes=_READ_BYTES)
-        return Watched(evidence, batches, dict(self._kept), self._samples)
+        return Watched(evidence, self._read(evidence.ranges()), dict(self._kept), self._samples)
 
     def _members(self) -> Assignment | NotTaken:
         members = self.scene.cluster.group_members(self.scene.group)
@@ -194,8 +193,7 @@ class PassiveCommits:
         """Return the commits of the group in a range of the offsets topic."""
         if start >= end:
             return ()
-        asked = {log: OffsetRange(start, end)}
-        batches = self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=_READ_BYTES)[log]
+        batches = self._read({log: OffsetRange(start, end)})[log]
         batches = [one for one in batches if start <= one.header.base_offset < end]
         if any(changes_membership(one, self.scene.group) for one in batches):
             return NotTaken("the group rebalanced during the cut", again=True)
@@ -206,7 +204,7 @@ class PassiveCommits:
         start = self.scene.cluster.log_start_offsets([log])[log]
         asked = {log: OffsetRange(max(start, end - _HISTORY), end)}
         try:
-            read = self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=_HISTORY_BYTES)
+            read = self._read(asked, limit_bytes=_HISTORY_BYTES)
         except KafkaError:
             return  # then the pace is learned while watching
         self._learn(batches_of_group(read[log], self.scene.group), members)
@@ -238,12 +236,11 @@ class PassiveCommits:
         level = progress.levels[progress.level]
         if boundary.level != progress.level or boundary.thread not in progress.waiting:
             return
-        tasks = [p for p in progress.assignment[boundary.thread] if p.topic in level.reads]
+        tasks = level.tasks(progress.assignment[boundary.thread])
         self._find_producer(progress, boundary, first)
         grown = boundary.grown(writable_by(level, tasks, self.scene.written))
-        batches = self.scene.reader.read(grown, deadline_s=READ_S, limit_bytes=_READ_BYTES)
-        headers = {p: [one.header for one in of_it] for p, of_it in batches.items()}
-        count = unproven(boundary, level, tasks, self._producers, headers)
+        batches = _headers(self._read(grown))
+        count = unproven(boundary, level, tasks, self._producers, batches)
         best = self._best.get(boundary.thread)
         if best is None or count <= best[0]:
             self._best[boundary.thread] = best = (count, boundary)
@@ -281,7 +278,7 @@ class PassiveCommits:
             for p in own
             if boundary.after[p] > first[p]
         }
-        read = self.scene.reader.read(newest, deadline_s=READ_S, limit_bytes=_READ_BYTES)
+        read = self._read(newest)
         found = {one.header.producer_id for of_it in read.values() for one in of_it[-1:]}
         if len(found) == 1:
             self._producers[boundary.thread] = found.pop()
@@ -298,12 +295,15 @@ class PassiveCommits:
             if start < sample.ends[p]
         }
         held = sum(len(one.data) for of_it in self._kept.values() for one in of_it)
-        read = self.scene.reader.read(
-            asked, deadline_s=READ_S, limit_bytes=max(1, _READ_BYTES - held)
-        )
+        read = self._read(asked, limit_bytes=max(1, _READ_BYTES - held))
         for p, batches in read.items():
             self._kept[p] += batches
             self._kept_to[p] = asked[p].end
+
+    def _read(
+        self, asked: Mapping[TopicPartitionId, OffsetRange], *, limit_bytes: int = _READ_BYTES
+    ) -> Mapping[TopicPartitionId, Sequence[LoadedBatch]]:
+        return self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=limit_bytes)
 
     def _other_offsets(self, watched: Watched) -> Mapping[TopicPartitionId, CommittedOffset]:
         """Return the offsets of topics that no level reads."""
@@ -315,3 +315,9 @@ class PassiveCommits:
             f"{len(progress.waiting)} of {len(progress.assignment)} threads did not commit at level"
             f" {progress.level + 1} of {len(progress.levels)} within {self.wait_s:g} s"
         )
+
+
+def _headers(
+    batches: Mapping[TopicPartitionId, Sequence[LoadedBatch]],
+) -> Mapping[TopicPartitionId, list[RawBatch]]:
+    return {p: [one.header for one in of_it] for p, of_it in batches.items()}

@@ -36,6 +36,14 @@ def reason(one: StreamsApplication) -> str:
     return found.reason
 
 
+TWO_BRANCHES = {
+    "a": ({IN}, (0,)),
+    "b": ({IN}, (1,)),
+    "r": ({REPARTITION}, (2,)),
+    "out": ({OUT}, ()),
+}
+
+
 def test_readers_come_before_writers() -> None:
     topics = VectorTopics("app")
     levels = levels_of(topics.application)
@@ -52,12 +60,7 @@ def test_readers_come_before_writers() -> None:
 def test_two_branches_of_one_level() -> None:
     found = levels_of(
         application(
-            {
-                "a": ({IN}, (0,)),
-                "b": ({IN}, (1,)),
-                "r": ({REPARTITION}, (2,)),
-                "out": ({OUT}, ()),
-            },
+            TWO_BRANCHES,
             [("a", "r"), ("b", "r"), ("r", "out")],
         )
     )
@@ -68,13 +71,7 @@ def test_two_branches_of_one_level() -> None:
 def test_writers_of_one_topic_are_moved_to_one_level() -> None:
     found = levels_of(
         application(
-            {
-                "a": ({IN}, (0,)),
-                "b": ({IN}, (1,)),
-                "r": ({REPARTITION}, (2,)),
-                "out": ({OUT}, ()),
-                "both": ({OUT}, ()),
-            },
+            {**TWO_BRANCHES, "both": ({OUT}, ())},
             [("a", "r"), ("a", "both"), ("b", "both"), ("r", "out")],
         )
     )
