@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
@@ -31,6 +31,7 @@ from kstreams_assets.backup.run import BackupJob, BackupRun
 from kstreams_assets.backup.verdicts import evaluate
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import problem_lines
+from kstreams_assets.closing import SIGNALS_S
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.model.lineage import OtherClusterError
@@ -73,13 +74,16 @@ def follow(followers: Sequence["Follower"], ended: threading.Event) -> None:
     """
     with ThreadPoolExecutor(len(followers), "follow") as pool:
         running = {pool.submit(follower.follow, ended): follower for follower in followers}
-        for one in as_completed(running):
-            error = one.exception()
-            if error is not None and len(running) > 1:
-                name = running[one].settings.application_id
-                # For known errors the traceback adds nothing.
-                trace = None if isinstance(error, _outages()) else error
-                _log.error("%s: following has ended: %s", name, _line(error), exc_info=trace)
+        going = set(running)
+        while going:
+            stopped, going = wait(going, timeout=SIGNALS_S, return_when=FIRST_COMPLETED)
+            for one in stopped:
+                error = one.exception()
+                if error is not None and len(running) > 1:
+                    name = running[one].settings.application_id
+                    # For known errors the traceback adds nothing.
+                    trace = None if isinstance(error, _outages()) else error
+                    _log.error("%s: following has ended: %s", name, _line(error), exc_info=trace)
     for one in running:
         one.result()
 

@@ -10,7 +10,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server, write_to_textfile
 from prometheus_client.registry import Collector
 
-from kstreams_assets.closing import Closing
+from kstreams_assets.closing import SIGNALS_S, Closing
 from kstreams_assets.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ class MetricsServer(Closing):
 
     def wait(self) -> None:
         """Wait until the server is closed, or the program interrupted."""
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(SIGNALS_S)
 
     def close(self) -> None:
         """Stop listening without waiting for open requests."""

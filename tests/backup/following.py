@@ -49,7 +49,7 @@ class Following:
                 stdout=log,
                 stderr=log,
                 text=True,
-                env={**os.environ, **self.environment},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **self.environment},
             )
 
     def command(self, *words: str) -> list[str]:
@@ -79,10 +79,15 @@ class Following:
         assert self._process.wait(20) == -signal.SIGKILL, self.log.read_text()
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to end, and return its exit code."""
+        """Ask it to end, and return its exit code; if it does not end, its log has all stacks."""
         assert self._process is not None
         self._process.send_signal(number)
-        return self._process.wait(60)
+        try:
+            return self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGABRT)
+            self._process.wait(20)
+            raise AssertionError(self.log.read_text()) from None
 
     def send(self, number: int) -> None:
         """Send a signal."""

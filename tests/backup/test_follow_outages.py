@@ -2,6 +2,7 @@
 
 import errno
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -239,6 +240,29 @@ def test_the_second_follower_is_refused_and_does_not_try_again(tmp_path: Path) -
         with pytest.raises(KStreamsAssetsError, match="is held by"), _following(second) as end:
             end()
         _goes_on(shop)
+
+
+def test_a_signal_that_another_thread_received_ends_it(tmp_path: Path) -> None:
+    """Its handler runs in the main thread, which waits for the followers meanwhile."""
+    ended = threading.Event()
+    received = threading.Event()
+
+    def receive() -> None:
+        time.sleep(0.2)  # the main thread waits by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        received.set()
+
+    def act() -> None:
+        if received.wait(0.01) and not ended.wait(DEADLINE_S):
+            ended.set()
+            raise RuntimeError("the signal had no effect")
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: ended.set())
+    try:
+        threading.Thread(target=receive).start()
+        follow([_follower(tmp_path, "shop", act)], ended)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_it_is_stuck_when_it_does_nothing_and_not_while_it_tells_of_progress(
