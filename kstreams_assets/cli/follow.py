@@ -60,14 +60,16 @@ def follow(
 ) -> None:
     """Back up an application every few seconds
 
-    The follower takes a recovery point and backs up all records before it, until you stop it. If
-    the source cluster is lost, only the last seconds are missing. Closed windows appear in Dagster.
+    Until you stop it, the follower takes recovery points and backs up all records before each of
+    them. If the source cluster is lost, only the last seconds are missing. Closed backup windows
+    appear in Dagster.
 
     The first SIGTERM or Ctrl-C lets the current step finish. The second stops the follower
     immediately. A killed follower continues where it stopped. Each application is followed
     independently.
 
-    Exit code 2: no success for ten minutes, or another follower took over.
+    Exit code 2: no success for ten minutes, another follower took over, or the connection leads to
+    another cluster than the backups.
     """
     ended = threading.Event()
     ending = _Ending(ended)

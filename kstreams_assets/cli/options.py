@@ -124,8 +124,8 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             alias="--notes-in",
             section="Application",
             metavar="PLACE",
-            help="Restores and drills write progress and reports here, and nothing to the"
-            " warehouse (overrides the YAML).",
+            help="Place of the progress and reports of restores and drills, if they may not write to"
+            " the warehouse (overrides the YAML).",
         ),
         warehouse_option,
         _bootstrap_option,
@@ -140,8 +140,8 @@ new_lineage_option: Final = option(
     "--new-lineage",
     section="Checks",
     is_flag=True,
-    help="Accept the current cluster as the new source; use once, if the application was moved"
-    " there by other means than a restore from this warehouse.",
+    help="Accept the current cluster as the new source, after you moved the application to it"
+    " without a restore from this warehouse.",
 )
 
 

@@ -19,9 +19,10 @@ def ready(settings: ApplicationSettings, as_json: bool) -> None:
 
     The answer is yes if all of this is true:
 
-    - A recovery point with the application's own guarantee is restorable and recent enough.
+    - A recovery point is restorable and recent enough (exact, if the application is exactly-once).
 
-    - Every closed backup window is backed up; the newest one does not count.
+    - Every closed backup window is backed up. The newest closed one is ignored: its backup may still
+      be running.
 
     - The stored files are intact.
 

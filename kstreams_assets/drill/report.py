@@ -339,7 +339,7 @@ def bottleneck(report: DrillReport) -> Bottleneck:
     longest = longest_phase(report.phases)
     if longest is None:
         return Bottleneck("not measured", "the drill ended before its first phase")
-    phase = f"phase {longest.phase} took longest, {longest.took_s:.1f} s"
+    phase = f"phase {longest.phase} of the recovery took longest, {longest.took_s:.1f} s"
     if longest.cpu_share is None:
         return Bottleneck("not measured", f"{phase}; this system does not report its load")
     busy = f"this machine's processors were {longest.cpu_share:.0%} busy meanwhile"

@@ -93,7 +93,7 @@ class RestoreRequest(BaseModel):
         str | None, Spelling(of_partition=True, section="Selection", metavar="WINDOW")
     ] = Field(
         default=None,
-        description="Restore the last restorable point of this window, which may be open.",
+        description="Restore the last restorable point of this window, closed or open.",
     )
     mode: Annotated[RestoreMode, Spelling(section="Selection")] = Field(
         default=RestoreMode.STATE,
@@ -108,8 +108,8 @@ class RestoreRequest(BaseModel):
     )
     changelog_source: Annotated[ChangelogSource, Spelling(section="Selection")] = Field(
         default=ChangelogSource.RAW,
-        description="Restore every changelog record, or one record per key from a proved KTable"
-        " snapshot of the window (snapshot).",
+        description="Restore every changelog record (raw), or only the last record of each key, from"
+        " a KTable snapshot of the point's window (snapshot).",
     )
     application_id: Annotated[
         str | None, Spelling(option="--target-application-id", metavar="ID")
@@ -119,7 +119,7 @@ class RestoreRequest(BaseModel):
         " topics.",
     )
     prefix: Annotated[str, Spelling(metavar="PREFIX")] = Field(
-        default="", description="Add this prefix to the names of all other topics."
+        default="", description="Add this prefix to the names of inputs and outputs."
     )
     topics: Annotated[
         Mapping[str, str], Spelling(option="--topic-name", metavar="SOURCE=TARGET")
@@ -131,8 +131,8 @@ class RestoreRequest(BaseModel):
     )
     inputs_are_at: Annotated[InputsAt | None, Spelling(unset="restored")] = Field(
         default=None,
-        description="Where the group continues in excluded inputs: at the same record on the"
-        " target (mapped), or at the topic's end (latest; the restore is unproven).",
+        description="Where the group continues in inputs excluded by --exclude: at its next record"
+        " (mapped), or at the topic's end (latest; the restore is unproven).",
     )
     accept: Annotated[
         Restorability | None,
@@ -154,8 +154,8 @@ class RestoreRequest(BaseModel):
     )
     accept_replaced_timestamps: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="Do not compare timestamps of 0 and below; needed only to continue a restore"
-        " that an earlier release started, because that release replaced these timestamps.",
+        description="Do not compare timestamps of 0 and below (only to continue a restore of an"
+        " earlier release, which replaced them).",
     )
     replication_factor: Annotated[int | None, Spelling(metavar="N")] = Field(
         default=None, description="Replication factor of new topics (default: as on the source)."

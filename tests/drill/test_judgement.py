@@ -66,7 +66,7 @@ class TestBottleneck:
     def test_of_the_longest_phase(self) -> None:
         found = bottleneck(with_phase(Phase.RESTORE, cpu_share=0.95))
         assert found.what == "cpu"
-        assert "phase restore took longest, 20.0 s" in found.reason
+        assert "phase restore of the recovery took longest, 20.0 s" in found.reason
         assert "95% busy" in found.reason
 
     def test_disk(self) -> None:
