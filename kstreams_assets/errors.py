@@ -453,7 +453,7 @@ _FIND_OUT: Final = (
 )
 _EVALUATE: Final = (
     "Run the restore again: it evaluates the rules and writes no record twice. In Dagster, select"
-    " the topics, `completeness` and `group_offsets` together."
+    " the topics, `restored_completeness` and `group_offsets` together."
 )
 
 

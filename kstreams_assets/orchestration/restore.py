@@ -1,9 +1,9 @@
 """The asset of a restore: its run, its checks, the rules after it, and what Dagster shows of it."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 import dagster as dg
 
@@ -11,6 +11,7 @@ from kstreams_assets.app.model import AppTopic
 from kstreams_assets.completeness.on_restores import SKIPPED, evaluate_restore, require_complete
 from kstreams_assets.completeness.result import ON_RESTORES, RuleCheck, rule_checks
 from kstreams_assets.errors import ConfigurationError, GroupOffsetsDifferError
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.stores import table_stores
 from kstreams_assets.model.groups import GroupOffset
 from kstreams_assets.model.restores import PartitionProduced, StoredRestore
@@ -62,13 +63,14 @@ from kstreams_assets.restore.result import Phase, Progress, RestoredRecords, Res
 from kstreams_assets.restore.target import local_name_of, open_stored_target, open_target
 from kstreams_assets.secret import mask_secrets
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import few
 from spark_resources.partition_records import Difference
 from spark_resources.resource import SparkSessionResource
 
 
 def restore_of_run(
     context: dg.AssetExecutionContext, settings: ApplicationSettings
-) -> StoredRestore:
+) -> StoredRestore | None:
     """The restore that this run, or the run that it retries, has made."""
     table = Repository.open(settings).restores
     run: dg.DagsterRun | None = context.run
@@ -78,12 +80,7 @@ def restore_of_run(
             return restores[0]
         parent = run.parent_run_id
         run = context.instance.get_run_by_id(parent) if parent else None
-    raise dg.Failure(
-        description=f"No restore of {settings.application_id} belongs to this run. Materialize all"
-        " assets of its restore together, with the same window and configuration as before: what is"
-        " restored already is found and not written again.",
-        allow_retries=False,
-    )
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +251,8 @@ def offsets_differ(
     )
 
 
-_RuleEvent = dg.MaterializeResult | dg.AssetCheckResult
+_RuleEvent = dg.MaterializeResult | dg.AssetCheckResult | dg.AssetObservation
+_ALONE: Final = "Materializing it alone only shows the plan of the restore, as an observation."
 
 
 def build_restore_completeness_asset(
@@ -275,14 +273,19 @@ def build_restore_completeness_asset(
     application_id = settings.application_id
     key = restore_completeness_key(settings)
 
-    @dg.asset(
-        key=key,
-        deps=list(topics),
-        description=_description(application_id, checks),
-        group_name=group(application_id, "restore"),
-        kinds={"sql", "report", "spark"},
-        owners=list(settings.owners),
-        tags={**settings.tags, "kstreams/app": application_id},
+    @dg.multi_asset(
+        name=key.to_python_identifier(),
+        specs=[
+            dg.AssetSpec(
+                key,
+                deps=list(topics),
+                description=_description(application_id, checks),
+                group_name=group(application_id, "restore"),
+                kinds={"sql", "report", "spark"},
+                owners=list(settings.owners),
+                tags={**settings.tags, "kstreams/app": application_id},
+            )
+        ],
         check_specs=[
             *window_check_specs(
                 {key: {check.name: check.claim for check in checks if check.blocking}},
@@ -294,6 +297,7 @@ def build_restore_completeness_asset(
             ),
         ],
         partitions_def=windows,
+        can_subset=True,  # lets a dry run yield nothing
         pool=restore_pool(application_id),
     )
     def completeness(
@@ -301,6 +305,9 @@ def build_restore_completeness_asset(
     ) -> Iterator[_RuleEvent]:
         with told_as_failure():
             restore = restore_of_run(context, settings)
+            if restore is None:
+                yield from _plan_without_topics(context, settings, key)
+                return
             if restore.skips_completeness:
                 yield from _skipped(key, checks, restore)
                 return
@@ -350,11 +357,12 @@ def _description(application_id: str, checks: Sequence[RuleCheck]) -> str:
         f"What `{application_id}` must keep true, evaluated on the restored cluster once every"
         " topic was verified and before the group offsets are committed. A blocking rule that is"
         " violated, or that could not be evaluated, keeps them away; `skip_completeness: true` of"
-        " the restore goes on all the same.\n\n"
+        f" the restore goes on all the same.\n\n{_ALONE}\n\n"
         f"**Checks**\n\n{listed}"
     )
 
 
+_JOB: Final = RestoreJob(evaluate_restore, require_complete)
 _Event = dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.AssetObservation
 
 
@@ -434,22 +442,26 @@ def _topics_asset(
         config: restore_config(settings),  # pyright: ignore[reportInvalidTypeForm]
         spark: SparkSessionResource,
     ) -> Iterator[_Event]:
-        selected = {by_key[key].name for key in context.selected_asset_keys}
-        left_out = {topic.name for topic in by_key.values()} - selected
-        job = RestoreJob(evaluate_restore, require_complete)
+        keys = {key: topic.name for key, topic in by_key.items()}
+        selected = {keys[key] for key in context.selected_asset_keys}
+        left_out = sorted({*keys.values()} - selected)
         with told_as_failure():
-            request = _request(context, settings, config, left_out)
+            request = whole = config.request(settings, _window(context))
+            if not config.dry_run:  # a dry run shows the plan of all topics, whatever is selected
+                _require_writable(context, settings, config, whole)
+                exclude = tuple(dict.fromkeys([*whole.exclude, *left_out]))
+                request = whole.model_copy(update={"exclude": exclude})
             with open_target(settings, request) as target:
-                plan = job.plan(settings, request, target)
-                text = mask_secrets(report.markdown(plan))  # it shows commands
-                context.log.info(text)
-                yield from _observations(settings, plan, selected, text)
+                shown = {key: name for key, name in keys.items() if name in selected}
+                plan = yield from _plan(context, settings, request, target, shown)
+                if plan.blockers and request != whole:
+                    _require_together(settings, plan, _JOB.plan(settings, whole, target), selected)
                 plan.require_allowed()  # also in a dry run
                 if config.dry_run:
                     return
                 require_programs(request)
                 ctx = RunContext(settings, target, spark, context.run.run_id)
-                done = job.run(ctx, plan, partial(_log_progress, context.log), until=Phase.VERIFY)
+                done = _JOB.run(ctx, plan, partial(_log_progress, context.log), until=Phase.VERIFY)
                 done.plan.require_allowed()
             yield from _events(settings, done, selected)
 
@@ -461,30 +473,42 @@ def _log_progress(log: dg.DagsterLogManager, progress: Progress) -> None:
         log.info(progress.line)
 
 
-def _request(
+def _window(context: dg.AssetExecutionContext) -> str | None:
+    return context.partition_key if context.has_partition_key else None
+
+
+def _require_writable(
     context: dg.AssetExecutionContext,
     settings: ApplicationSettings,
     config: RestoreConfig,
-    left_out: Set[str],
-) -> RestoreRequest:
-    """What is asked for. A run that writes excludes the topics that were not selected.
-
-    A dry run plans all topics: a click on one asset asks for the plan of the restore.
-    """
-    window = context.partition_key if context.has_partition_key else None
-    request = config.request(settings, window)
-    if config.dry_run:
-        return request
+    request: RestoreRequest,
+) -> None:
+    """Refuse a run that may not write; raises ConfigurationError."""
+    job = restore_job(settings.application_id)
     if not context.run.tags.keys() & {PARTITION_TAG, RANGE_START_TAG}:
         raise ConfigurationError(
             "This run has no partition, and restores are partitioned by window.",
-            remedy=f"Choose a window, or launch job {restore_job(settings.application_id)}.",
+            remedy=f"Choose a window, or launch job {job}.",
         )
-    if context.run.job_name == (job := restore_job(settings.application_id)):
+    if context.run.job_name == job:
         require_declared(settings, config.target, job)
     require_one_window(settings, request, config.target, _windows_at_once(context))
-    exclude = tuple(dict.fromkeys([*request.exclude, *sorted(left_out)]))
-    return request.model_copy(update={"exclude": exclude})
+
+
+def _require_together(
+    settings: ApplicationSettings, plan: RestorePlan, whole: RestorePlan, selected: Set[str]
+) -> None:
+    """Refuse a selection with blockers that the `whole` restore does not have.
+
+    Raises:
+        ConfigurationError: In one line; the plan has the details.
+    """
+    blockers = [f"{b.subject}: {b.found}" for b in plan.blockers if b not in whole.blockers]
+    if blockers:
+        raise ConfigurationError(
+            f"{few(sorted(selected))} cannot be restored alone: {few(blockers, by='; ')}",
+            remedy=f"Launch job {restore_job(settings.application_id)}, which restores all topics.",
+        )
 
 
 def _windows_at_once(context: dg.AssetExecutionContext) -> int:
@@ -501,16 +525,54 @@ def _windows_at_once(context: dg.AssetExecutionContext) -> int:
     return max((len(s) for k, s in subsets.items() if k in context.selected_asset_keys), default=1)
 
 
-def _observations(
-    settings: ApplicationSettings, plan: RestorePlan, selected: set[str], text: str
-) -> Iterator[dg.AssetObservation]:
-    """The plan on every selected topic; no materialisation, since nothing is restored yet."""
-    for topic in sorted(selected):
+def _plan(
+    context: dg.AssetExecutionContext,
+    settings: ApplicationSettings,
+    request: RestoreRequest,
+    target: KafkaConnection,
+    topics: Mapping[dg.AssetKey, str],
+) -> Generator[dg.AssetObservation, None, RestorePlan]:
+    """Plan a restore, and show the plan on these assets, with the part of each one's topic.
+
+    There is no materialisation, since nothing is restored yet.
+    """
+    plan = _JOB.plan(settings, request, target)
+    text = mask_secrets(report.markdown(plan))  # it shows commands
+    context.log.info(text)
+    for key, topic in sorted(topics.items()):
         yield dg.AssetObservation(
-            asset_key=restore_key(settings, topic),
-            partition=plan.request.window,
+            key,
+            partition=request.window,
             metadata={"plan": dg.MetadataValue.md(text), **planned(plan, topic)},
         )
+    return plan
+
+
+def _plan_without_topics(
+    context: dg.AssetExecutionContext, settings: ApplicationSettings, key: dg.AssetKey
+) -> Iterator[dg.AssetObservation]:
+    """Show the plan on an asset below the topics, in a run that has restored none.
+
+    Only the topics have a configuration. It is given here too if the run belongs to a job that
+    contains them.
+
+    Raises:
+        ConfigurationError: The configuration has `dry_run: false`.
+    """
+    ops = cast("Mapping[str, Any]", context.run.run_config.get("ops") or {})
+    of_restore = ops.get(restore_op(settings.application_id)) or {}
+    config = restore_config(settings)(**of_restore.get("config") or {})
+    if not config.dry_run:
+        raise ConfigurationError(
+            f"{key.path[-1]} cannot be restored alone: this run has restored no topics of"
+            f" {settings.application_id}.",
+            remedy=f"Launch job {restore_job(settings.application_id)} with all of its assets."
+            " Records that are restored already are not written again.",
+        )
+    request = config.request(settings, _window(context))
+    with open_target(settings, request) as target:
+        plan = yield from _plan(context, settings, request, target, {key: ""})
+        plan.require_allowed()
 
 
 def _events(
@@ -549,26 +611,36 @@ def _group_offsets_asset(
     application_id = settings.application_id
     key = group_offsets_key(settings)
 
-    @dg.asset(
-        key=key,
-        deps=upstream,
-        description=(
-            f"Committed offsets of group `{application_id}` (or the name it was restored under) on"
-            " the target cluster, mapped to the restored records. Committed only after every topic"
-            " of the same run was verified and no blocking completeness rule is violated there;"
-            " then the application can be started."
-        ),
-        group_name=group(application_id, "restore"),
-        kinds={"kafka", "restore"},
-        owners=list(settings.owners),
-        tags={**settings.tags, "kstreams/app": application_id},
+    @dg.multi_asset(
+        name=key.to_python_identifier(),
+        specs=[
+            dg.AssetSpec(
+                key,
+                deps=upstream,
+                description=(
+                    f"Committed offsets of group `{application_id}` (or the name it was restored"
+                    " under) on the target cluster, mapped to the restored records. Committed only"
+                    " after every topic of the same run was verified and no blocking completeness"
+                    " rule is violated there; then the application can be started.\n\n"
+                    f"{_ALONE}"
+                ),
+                group_name=group(application_id, "restore"),
+                kinds={"kafka", "restore"},
+                owners=list(settings.owners),
+                tags={**settings.tags, "kstreams/app": application_id},
+            )
+        ],
         check_specs=window_check_specs({key: GROUP_OFFSETS_CHECKS}, windows),
         partitions_def=windows,
+        can_subset=True,  # lets a dry run yield nothing
         pool=restore_pool(application_id),
     )
     def group_offsets(context: dg.AssetExecutionContext) -> Iterator[_Event]:
         with told_as_failure():
             restore = restore_of_run(context, settings)
+            if restore is None:
+                yield from _plan_without_topics(context, settings, key)
+                return
             with open_stored_target(settings, restore) as target:
                 try:
                     done = commit_group_offsets(settings, restore, target, gate=require_complete)

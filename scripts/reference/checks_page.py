@@ -101,8 +101,8 @@ def _completeness() -> Iterator[str]:
     yield from ("", "## Completeness rules", "")
     yield "`<application id>/completeness` has a check for each rule of the YAML, under its name,"
     yield "and `recompute_<store>` for each recomputed store, with one evaluation for each window."
-    yield "So has `<application id>/restore/completeness` for rules with `restore` in `on`, with"
-    yield "one for each restore."
+    yield "So has `<application id>/restore/restored_completeness` for rules with `restore` in"
+    yield "`on`, with one for each restore."
     yield ""
     yield from table(
         ("outcome", "check", "what"),

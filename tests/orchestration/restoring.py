@@ -167,8 +167,11 @@ class DagsterShop:
             assets.build_restore_job(self.settings, found),
         )
 
-    def restore(self, window: str | None = None, **config: Any) -> Run:
-        """Launch the job that restores, with its own configuration and this one."""
+    def restore(self, *names: str, window: str | None = None, **config: Any) -> Run:
+        """Launch the job that restores, with its own configuration and this one.
+
+        `names` selects some of its assets.
+        """
         job = self.definitions().resolve_job_def("shop_restore")
         assert job.partitioned_config is not None
         key = window or self.window
@@ -178,6 +181,7 @@ class DagsterShop:
             instance=self.instance,
             run_config={"ops": {"restore_shop": {"config": {**own, **config}}}},
             partition_key=key,
+            asset_selection=[restore_key(APPLICATION_ID, name) for name in names] or None,
             raise_on_error=False,
         )
         return Run(done)

@@ -75,16 +75,22 @@ class TestDryRun:
             "committed": str(shop.of.committed[first]),
         }
 
-    @pytest.mark.parametrize("name", [INPUT, STATE, OUTPUT])
-    def test_one_selected_topic_shows_the_plan_of_all(self, shop: DagsterShop, name: str) -> None:
+    @pytest.mark.parametrize("name", [INPUT, STATE, "group_offsets"])
+    def test_one_selected_asset_shows_the_plan_of_all(self, shop: DagsterShop, name: str) -> None:
         run = shop(name)
         assert run.success
         assert run.observed.keys() == {name}
         assert all(f"`{topic}`" in run.observed[name]["plan"] for topic in NAMES)
-        refused = shop(name, dry_run=False)
+        assert run.partitions(dg.DagsterEventType.ASSET_OBSERVATION) == {shop.window}
+        refused = shop.restore(name)
         assert not refused.success
-        assert "is excluded" in refused.failure
-        assert (refused.materialised, shop.of.target.did) == ({}, [])
+        assert refused.failure.startswith(f"{name} cannot be restored alone: ")
+        assert "Launch job shop_restore" in refused.failure
+        assert "\n" not in refused.failure
+        for done in (run, refused):
+            assert (done.materialised, done.evaluations) == ({}, {})
+        assert shop.of.target.did == []
+        assert not shop.of.table.all()
 
     def test_all_that_stands_against_it_is_listed(self, shop: DagsterShop, tmp_path: Path) -> None:
         target = shop.of.target
@@ -500,10 +506,12 @@ class TestCommands:
 class TestGroupOffsets:
     """The last step, when it does not follow the others as it should."""
 
-    def test_alone_they_have_no_restore(self, shop: DagsterShop) -> None:
+    def test_a_later_click_shows_the_plan(self, shop: DagsterShop) -> None:
         assert shop(dry_run=False).success
         shop.of.target.did.clear()
-        assert "No restore of shop belongs to this run" in shop("group_offsets").failure
+        run = shop("group_offsets")
+        assert run.success
+        assert (run.observed.keys(), run.materialised) == ({"group_offsets"}, {})
         assert shop.of.target.did == []
 
     def test_offsets_that_differ_when_read_back(self, shop: DagsterShop) -> None:

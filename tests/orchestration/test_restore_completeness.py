@@ -109,6 +109,18 @@ def test_a_dry_run_evaluates_nothing(shop: DagsterShop, rules: Rules) -> None:
     assert (rules.evaluated, shop.of.target.did) == (0, [])
 
 
+@pytest.mark.parametrize("names", [(COMPLETENESS,), (COMPLETENESS, "group_offsets")])
+def test_alone_they_show_the_plan(shop: DagsterShop, rules: Rules, names: tuple[str, ...]) -> None:
+    run = shop(*names)
+    assert run.success
+    assert f"`{INPUT}`" in run.observed[COMPLETENESS]["plan"]
+    assert (run.materialised, run.evaluations) == ({}, {})
+    refused = shop.restore(*names).failure
+    assert refused.startswith(f"{COMPLETENESS} cannot be restored alone: ")
+    assert "Launch job shop_restore" in refused
+    assert (rules.evaluated, shop.of.target.did) == (0, [])
+
+
 def test_skipped_as_asked_they_are_never_green(shop: DagsterShop, rules: Rules) -> None:
     run = shop(*ALL, dry_run=False, skip_completeness=True)
     assert run.success

@@ -68,7 +68,9 @@ def test_a_rule_that_was_not_evaluated_keeps_offsets_away(settings: ApplicationS
     with pytest.raises(RestoreIncompleteError, match="rule nothing_lost was not evaluated") as one:
         require_complete(settings, restored())
     assert one.value.not_evaluated == (LOST,)
-    assert "select the topics, `completeness` and `group_offsets` together" in str(one.value)
+    assert "select the topics, `restored_completeness` and `group_offsets` together" in str(
+        one.value
+    )
     assert "run the restore again with --skip-completeness" in str(one.value)
 
 
