@@ -124,8 +124,8 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             alias="--notes-in",
             section="Application",
             metavar="PLACE",
-            help="Place of the progress and reports of restores and drills, if they may not write to"
-            " the warehouse (overrides the YAML).",
+            help="Place of the progress and reports of restores and drills, if they may not write"
+            " to the warehouse (overrides the YAML).",
         ),
         warehouse_option,
         _bootstrap_option,

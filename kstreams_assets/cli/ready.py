@@ -21,8 +21,8 @@ def ready(settings: ApplicationSettings, as_json: bool) -> None:
 
     - A recovery point is restorable and recent enough (exact, if the application is exactly-once).
 
-    - Every closed backup window is backed up. The newest closed one is ignored: its backup may still
-      be running.
+    - Every closed backup window is backed up. The newest closed one is ignored: its backup may
+      still be running.
 
     - The stored files are intact.
 

@@ -108,8 +108,8 @@ class RestoreRequest(BaseModel):
     )
     changelog_source: Annotated[ChangelogSource, Spelling(section="Selection")] = Field(
         default=ChangelogSource.RAW,
-        description="Restore every changelog record (raw), or only the last record of each key, from"
-        " a KTable snapshot of the point's window (snapshot).",
+        description="Restore every changelog record (raw), or only the last record of each key,"
+        " from a KTable snapshot of the point's window (snapshot).",
     )
     application_id: Annotated[
         str | None, Spelling(option="--target-application-id", metavar="ID")
