@@ -125,7 +125,21 @@ class SparkJobError(KStreamsAssetsError, RuntimeError):
 
 
 class SparkLostError(SparkJobError):
-    """The Spark server does not answer, or has ended the session: another session may succeed."""
+    """The Spark server does not answer, or has ended the session: another session may succeed.
+
+    Callers do not blame the data or the rule that the job read.
+    """
+
+
+class TaskOutageError(SparkLostError):
+    """A cluster or an object store did not answer a Spark task; `reason` is one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"A Spark task got no answer: {reason}.",
+            remedy="Check that the brokers and the object store are reachable from the Spark"
+            " workers, then run the command again. Committed work stays.",
+        )
 
 
 class StoreKeysEndedError(SparkLostError):

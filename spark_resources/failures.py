@@ -15,8 +15,10 @@ from kstreams_assets.errors import (
     SparkLostError,
     StoreKeysEndedError,
     TableVersionGoneError,
+    TaskOutageError,
 )
 from kstreams_assets.store import ended_keys_reason, forget_keys
+from spark_resources.outages import OutageInTaskError
 
 T = TypeVar("T")
 SPARK_FAILURES: Final = (PySparkException, Py4JError, grpc.RpcError)
@@ -30,6 +32,12 @@ _EXCEPTION = re.compile(r"^\s*((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MU
 _PYTHON = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
 _TELLING = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.", "org.apache.spark.sql.delta.")
+_TASK_OUTAGE: Final = re.compile(
+    rf"(?:^|: ){re.escape(f'{OutageInTaskError.__module__}.{OutageInTaskError.__qualname__}')}"
+    r": (.+)$",
+    re.MULTILINE,
+)
+"""The last line of a worker's traceback, which Spark passes on."""
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 _STATUS = re.compile(r"\bstatus = StatusCode\.([A-Z_]+)")
@@ -215,6 +223,8 @@ def spark_failure(error: BaseException) -> SparkJobError | None:
         )
     if (reason := ended_keys_reason(text)) is not None:
         return StoreKeysEndedError(reason)
+    if (outage := _TASK_OUTAGE.search(text)) is not None:
+        return TaskOutageError(outage[1])
     if _NO_VERSION.search(text):
         return TableVersionGoneError(innermost_cause(text).rstrip("."))
     rpc = _rpc_of(error, text)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kstreams_assets.app.store_columns import KEY_PARTS
@@ -22,11 +21,13 @@ from spark_resources.data_files import WRITTEN_DDL, NewFolder, SnapshotFile, rem
 from spark_resources.failures import again_with_new_keys, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns
 from spark_resources.ktable_rows import Newest, chosen_rows, newest_rows, read_source
+from spark_resources.outages import reporting_outages
 from spark_resources.session import cores_of
 from spark_resources.work import SnapshotWork
 
 if TYPE_CHECKING:
     from kstreams_assets.model.schemas import RegisteredSchema
+    from spark_resources.outages import ArrowTask
 
 _FILE_BYTES: Final = 128 * 1024 * 1024
 _TASK_BYTES: Final = 32 * 1024 * 1024
@@ -36,7 +37,6 @@ _BATCH_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-ArrowTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class SnapshotRows:
         return self.rows.coalesce(files) if files >= cores else self.rows.repartition(files)
 
 
-def write_files(rows: DataFrame, write: ArrowTask, folder: StorePath) -> list[NewFile]:
+def write_files(rows: DataFrame, write: "ArrowTask", folder: StorePath) -> list[NewFile]:
     """Let tasks write rows as files into a folder; remove duplicates of repeated tasks.
 
     The driver and the tasks must see the same folder.
     """
     with _batches_of(rows.sparkSession, _BATCH_RECORDS):
-        written = rows.mapInArrow(write, WRITTEN_DDL).collect()
+        written = rows.mapInArrow(reporting_outages(write), WRITTEN_DDL).collect()
     remove_unreported(folder, {row["name"] for row in written})
     return [NewFile.from_task_row(folder, row.asDict()) for row in written]
 

@@ -21,10 +21,12 @@ from kstreams_assets.errors import (
     OvertakenError,
     SparkJobError,
     StoreKeysEndedError,
+    TaskOutageError,
 )
 from kstreams_assets.store import ended_keys_reason, forget_keys
 from kstreams_assets.store.locks import try_to_lock
 from spark_resources.failures import SPARK_FAILURES, spark_failure
+from spark_resources.outages import is_outage, outage_reason
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -182,6 +184,8 @@ class _Failure:
     trace: str
     ended_keys: str | None = None
     """Why its keys of an object store are not valid any more."""
+    outage: str | None = None
+    """What did not answer, if that is the cause. The causes of an error stay in its worker."""
 
     @property
     def is_stopped(self) -> bool:
@@ -189,18 +193,26 @@ class _Failure:
         return self.kind is _TaskStoppedError
 
     def error(self) -> Exception:
-        """Return the task's own error if it belongs to this project, else a SparkJobError."""
+        """Return the task's own error if it belongs to this project, else a SparkJobError.
+
+        An outage is a TaskOutageError, or has one as its cause.
+        """
         if self.ended_keys is not None:
             return StoreKeysEndedError(self.ended_keys)
         if issubclass(self.kind, KStreamsAssetsError):
             error = self.kind.__new__(self.kind)
             error.args = self.args
             error.__dict__.update(self.facts)
+            if self.outage is not None and not is_outage(error):
+                error.__cause__ = TaskOutageError(self.outage)
             return error
-        arguments = ", ".join(str(arg) for arg in self.args)
-        failed = SparkJobError(
-            f"{self.kind.__name__}: {arguments}" if arguments else self.kind.__name__
-        )
+        if self.outage is not None:
+            failed = TaskOutageError(self.outage)
+        else:
+            arguments = ", ".join(str(arg) for arg in self.args)
+            failed = SparkJobError(
+                f"{self.kind.__name__}: {arguments}" if arguments else self.kind.__name__
+            )
         failed.add_note(self.trace)
         return failed
 
@@ -219,7 +231,13 @@ def _outcome(item: bytes, task: Callable[[T], R], signals: _Signals) -> bytes:
                 Path(signals.stop).touch()
         late = time.time() if not isinstance(error, _TaskStoppedError) else float("inf")
         failure = _Failure(
-            late, type(error), error.args, error.__dict__, traceback.format_exc(), ended_keys
+            late,
+            type(error),
+            error.args,
+            error.__dict__,
+            traceback.format_exc(),
+            ended_keys,
+            outage_reason(error),
         )
         return cloudpickle.dumps(failure)
 

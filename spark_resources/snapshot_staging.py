@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from kstreams_assets.app.store_columns import HEADERS_TYPE
 from kstreams_assets.store import NewObject, StorePath
 from spark_resources.failures import spark_failures
+from spark_resources.outages import reporting_outages
 from spark_resources.partition_records import SCHEMA
 from spark_resources.stored_files import read_files
 
@@ -54,7 +55,7 @@ def stage_snapshot(
         written = (
             rows.repartition(partitions, "partition")
             .sortWithinPartitions("partition", "offset")
-            .mapInArrow(_Writer(folder).write, "partition INT, name STRING")
+            .mapInArrow(reporting_outages(_Writer(folder).write), "partition INT, name STRING")
             .collect()
         )
     return {row["partition"]: folder / row["name"] for row in sorted(written)}

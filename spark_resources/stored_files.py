@@ -16,6 +16,7 @@ from kstreams_assets.model.data_files import TableScan, renumbered
 from kstreams_assets.model.spans import window_of
 from kstreams_assets.offsets import OffsetRuns
 from kstreams_assets.store import StorePath, store_at
+from spark_resources.outages import reporting_outages
 from spark_resources.work import NOT_RENUMBERED, Renumbering
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def read_files(
     runs = {number: renumbering.runs[files[number]] for number in older}
     task = _Reader(tuple(files), columns, tuple(windows), runs)
     items = spark.range(0, len(files), 1, numPartitions=min(len(files), _TASKS))
-    return items.mapInArrow(task.read, wanted)
+    return items.mapInArrow(reporting_outages(task.read), wanted)
 
 
 def read_table(

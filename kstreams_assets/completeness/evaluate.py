@@ -26,6 +26,7 @@ from kstreams_assets.errors import (
     RuleLimitError,
     SparkJobError,
     SparkLostError,
+    TaskOutageError,
     TableVersionGoneError,
 )
 from kstreams_assets.home import home_failure
@@ -315,6 +316,8 @@ class Evaluator(Closing):
         try:
             late = run_number(session, rule.late_sql, limits) if rule.late_sql else 0
             returned = run_rule(session, rule.rule.query, limits)
+        except TaskOutageError:
+            raise
         except SparkLostError as error:
             raise SparkLostError(
                 f"{error.problem.rstrip('.')}, while rule {rule.name} was evaluated.",

@@ -2,33 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.errors import (
-    AuthenticationFailedError,
-    AuthorizationFailedError,
-    ClusterUnavailableError,
-    ConfigurationError,
-    EngineError,
-    KStreamsAssetsError,
-    RawReadTimeoutError,
-    SparkLostError,
-    WarehouseError,
-)
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.home import home_failure
-from kstreams_assets.store import is_unanswered
 from spark_resources.failures import spark_failures
-
-_OUTAGES: Final = (ClusterUnavailableError, SparkLostError, ConnectionError, TimeoutError)
-_LASTING: Final = (
-    AuthenticationFailedError,
-    AuthorizationFailedError,
-    ConfigurationError,
-    EngineError,
-)
-"""Failures that a repetition does not repair, whatever caused them."""
+from spark_resources.outages import is_outage
 
 
 @contextmanager
@@ -80,23 +60,3 @@ def repeated_after_outage(
             f"{text} Try {tried} of {most} failed; the next starts in {pause_s:g} s."
         )
         raise dg.RetryRequested(policy.max_retries, pause_s) from error
-
-
-def is_outage(error: BaseException) -> bool:
-    """Whether a cluster, a Spark server or an object store did not answer.
-
-    The first error in the chain of causes that is an outage, or lasting, decides.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, _LASTING):
-            return False
-        if isinstance(cause, RawReadTimeoutError) and not cause.answered:
-            return True
-        if isinstance(cause, WarehouseError | OSError) and is_unanswered(str(cause)):
-            return True
-        if isinstance(cause, _OUTAGES):
-            return True
-        hidden = cause.__suppress_context__
-        cause = cause.__cause__ or (None if hidden else cause.__context__)
-    return False

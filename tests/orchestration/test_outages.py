@@ -16,7 +16,7 @@ from kstreams_assets.errors import (
     TopicNotFoundError,
     WarehouseError,
 )
-from kstreams_assets.orchestration.failure import is_outage
+from spark_resources.outages import is_outage
 
 DOWN = ClusterUnavailableError(
     bootstrap_servers="b:1", operation="metadata", timeout_s=1, reason="refused"
