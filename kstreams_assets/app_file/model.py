@@ -77,8 +77,9 @@ class ApplicationModel(Block):
     state_in: str | None = Field(
         default=None,
         validation_alias=AliasChoices("state_in", "notes_in"),
-        description="Another place for the state of restores and drills, so that the warehouse is"
-        " only read. Required for restores from a copy. Former name: `notes_in`.",
+        description="Another place for the progress and reports of restores and drills, so that"
+        " they only read the warehouse. Required to restore from a second copy. Former name:"
+        " `notes_in`.",
     )
     windows: Annotated[WindowSchedule, LOCATED] = Field(
         description="How time is divided into windows."

@@ -61,7 +61,8 @@ def completeness() -> None:
     "--as-of",
     section="Selection",
     metavar="TIME",
-    help="Evaluate at the newest covered point complete at this ISO 8601 time.",
+    help="Evaluate at the newest covered recovery point that was complete at or before this time"
+    " (ISO 8601, such as 2026-11-21T14:30:00Z).",
 )
 @option(
     "--point",

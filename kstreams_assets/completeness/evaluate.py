@@ -26,8 +26,8 @@ from kstreams_assets.errors import (
     RuleLimitError,
     SparkJobError,
     SparkLostError,
-    TaskOutageError,
     TableVersionGoneError,
+    TaskOutageError,
 )
 from kstreams_assets.home import home_failure
 from kstreams_assets.model.rule_results import NO_SAMPLE, Outcome, RuleResult, Sample

@@ -40,7 +40,7 @@ NOT_FINISHED: Final = (
 )
 """Of runs: the statuses with a worker or a suspended one, and all before the end."""
 DRILL_POOL: Final = "kstreams_drills"
-"""The pool (size 1) of all drills: side by side they would measure each other."""
+"""The pool (size 1) of all drills, because concurrent drills distort each other's times."""
 
 
 def refuse_collisions(names: Iterable[str]) -> None:
