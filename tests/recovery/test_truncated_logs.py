@@ -63,7 +63,7 @@ def test_a_log_that_was_truncated_and_written_again(
     assert old.topic_id != new.topic_id
     assert topic_id_of(new.topic_id) == old.topic_id
     assert f"the log of {topic}-0 was truncated" in points[-1].reason
-    assert "below offset 5 is left" in points[-1].reason
+    assert "only offsets below 5 are left" in points[-1].reason
     assert _gaps(late[0]) == [(GapCause.LOG_TRUNCATED, 5, 10)]
     assert late[0].to_read == 0
     assert _gaps(start) == [(GapCause.LOG_TRUNCATED, 0, 5)]
