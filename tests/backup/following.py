@@ -172,8 +172,9 @@ def new_following(
     every: str,
     objective_s: int = 60,
     warehouse: str | None = None,
+    **more: Any,
 ) -> Following:
-    """Write the YAML of an application with topics of these roles and such windows."""
+    """Write the YAML of an application with topics of these roles, such windows and `more` keys."""
     start = time.strftime("%Y-%m-%d", time.gmtime())
     app_file = write(
         folder / "defs.yaml",
@@ -184,6 +185,7 @@ def new_following(
             recovery_points={"every_seconds": 5, "objective_seconds": objective_s},
             windows={"every": every, "start": start},
             topics={name: {"roles": [role]} for name, role in roles.items()},
+            **more,
         ),
     )
     return Following(folder, load_settings(app_file), app_file)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.store import ObjectPath, locks
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
-from tests.backup import spark_follower, throttled_follower
+from tests.backup import throttled_follower
 from tests.backup.following import Following, new_following
 from tests.kafka.test_quotas import quota
 from tests.recovery.trial import (
@@ -68,8 +69,8 @@ class _Followed:
     folder: Path
     followings: dict[str, Following] = field(default_factory=dict)
 
-    def add(self, name: str, warehouse: str | None = None) -> Following:
-        """Another follower, which does not run yet."""
+    def add(self, name: str, warehouse: str | None = None, **more: Any) -> Following:
+        """Another follower, which does not run yet; `more` keys are of its YAML."""
         application = application_of(self.trial.topics, ticks=False)
         roles = {topic.name: role.value for topic in application.topics for role in topic.roles}
         folder = self.folder / name
@@ -81,6 +82,7 @@ class _Followed:
             roles,
             "hour",
             warehouse=warehouse,
+            **more,
         )
         return self.followings[name]
 
@@ -222,8 +224,7 @@ def test_a_disk_is_full_and_an_engine_killed_for_two_minutes(
     with _small_disk(tmp_path / "small") as disk:
         monkeypatch.setenv(ENGINES_VARIABLE, str(tmp_path / "engines"))
         on_disk = followed.add("disk", str(disk / "warehouse"))
-        on_spark = followed.add("engine")
-        on_spark.program = spark_follower.__name__
+        on_spark = followed.add("engine", spark={"from_offsets": 0})
         try:
             with followed.load():
                 on_disk.start()
