@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kstreams_assets import secret
 from tests.streams.cluster import cluster, kafka_cluster
 from tests.streams.guarded import guarded_cluster
 from tests.streams.spark import (
@@ -28,6 +29,14 @@ def _no_wait_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda _handle: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_one_test() -> Iterator[None]:
+    """A secret that a test reads masks nothing in the next: properties make up secrets like `C`."""
+    before = set(secret._read)
+    yield
+    secret._read.intersection_update(before)
 
 
 __all__ = [
