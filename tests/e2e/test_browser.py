@@ -80,7 +80,7 @@ class Stranger:
 
     def chooses_the_window(self) -> None:
         """In the dialog after a click on Materialize: nothing but the partition."""
-        page, custom = self.page, self.page.get_by_text("Custom")
+        page, custom = self.page, self.page.get_by_role("button", name="Custom", exact=True)
         self.confirms_before(custom)
         custom.click()
         field = page.get_by_role("dialog").get_by_role("textbox").first

@@ -118,7 +118,9 @@ def test_old_state_directory_kept(
     shutil.copytree(order_run.old_state, tmp_path / "state")
     with LocalCluster(tmp_path / "third") as third:
         target = connection_to(third.bootstrap_servers)
-        request = RestoreRequest(point_id=run.points["after a rebalance"].id)
+        # A point soon after the old state would do on most runs only: where the logs of the target
+        # end below the offsets of the old state, Kafka Streams notices and reads all of them.
+        request = RestoreRequest(point_id=run.points["one instance"].id)
         restored = restore(run, target, spark, request)
         restored.commit()
 
