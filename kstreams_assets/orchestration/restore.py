@@ -442,17 +442,16 @@ def _topics_asset(
         config: restore_config(settings),  # pyright: ignore[reportInvalidTypeForm]
         spark: SparkSessionResource,
     ) -> Iterator[_Event]:
-        keys = {key: topic.name for key, topic in by_key.items()}
-        selected = {keys[key] for key in context.selected_asset_keys}
-        left_out = sorted({*keys.values()} - selected)
+        shown = {key: by_key[key].name for key in context.selected_asset_keys}
+        selected = set(shown.values())
         with told_as_failure():
             request = whole = config.request(settings, _window(context))
             if not config.dry_run:  # a dry run shows the plan of all topics, whatever is selected
                 _require_writable(context, settings, config, whole)
+                left_out = sorted({topic.name for topic in by_key.values()} - selected)
                 exclude = tuple(dict.fromkeys([*whole.exclude, *left_out]))
                 request = whole.model_copy(update={"exclude": exclude})
             with open_target(settings, request) as target:
-                shown = {key: name for key, name in keys.items() if name in selected}
                 plan = yield from _plan(context, settings, request, target, shown)
                 if plan.blockers and request != whole:
                     _require_together(settings, plan, _JOB.plan(settings, whole, target), selected)
@@ -645,8 +644,7 @@ def _group_offsets_asset(
                 try:
                     done = commit_group_offsets(settings, restore, target, gate=require_complete)
                 except GroupOffsetsDifferError as error:
-                    partition = context.partition_key if context.has_partition_key else None
-                    yield offsets_differ(key, error, partition)
+                    yield offsets_differ(key, error, _window(context))
                     raise
         yield dg.MaterializeResult(asset_key=key, metadata=committed(settings, done))
         yield dg.AssetCheckResult(
