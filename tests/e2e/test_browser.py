@@ -210,7 +210,8 @@ def test_the_pages_show_backups_and_recovery_points(stage: Stage, stranger: Stra
     points.scroll_into_view_if_needed()
     stranger.takes("recovery-points")
     stranger.opens_asset("backup", "orders", view=f"partitions&partition={stage.window}")
-    stranger.sees("Materialized (1)")
+    # The follower may have backed up a window after the restored one, with or without records.
+    stranger.sees(re.compile(r"Materialized \([1-9]\d*\)"))
     stranger.sees("missing_offsets")
     stranger.takes("backup")
     stranger.opens_asset("backup", "orders", view="lineage&lineageScope=neighbors&lineageDepth=2")
