@@ -38,6 +38,7 @@ from kstreams_assets.repository.staging import Staging
 from kstreams_assets.rules.view import ViewKind
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import few
+from spark_resources.outages import is_outage
 from spark_resources.work import Content, Spark
 
 if TYPE_CHECKING:
@@ -242,6 +243,8 @@ class Evaluator(Closing):
         except (SparkJobError, KafkaError, OSError) as error:
             if (homeless := home_failure(error)) is not None:
                 raise homeless from error  # not a failure of the rule
+            if is_outage(error):
+                raise  # neither: the same rule may hold when the cluster or the store answers
             problem = str(error) if isinstance(error, OSError) else error.problem
             reason = contents.scrub(problem).rstrip(".")
             found = RuleOutcome(

@@ -1,4 +1,4 @@
-"""A rule that could not run for want of a server of Spark is no failed rule."""
+"""A rule that could not run because Spark, a cluster or a store did not answer, has not failed."""
 
 import errno
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from kstreams_assets.app.rules import CompletenessRule
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.errors import EngineError, SparkLostError
+from kstreams_assets.errors import ClusterUnavailableError, EngineError, SparkLostError
 from kstreams_assets.home import NoHomeError
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.repository.repository import Repository
@@ -17,6 +17,9 @@ from tests.completeness.stored_topics import CHANGELOG, ORDERS, StoredTopics, to
 
 RULE = CompletenessRule(
     name="no_debts", query="SELECT total FROM totals WHERE total < 0", views=("totals",)
+)
+UNAVAILABLE = ClusterUnavailableError(
+    bootstrap_servers="127.0.0.1:1", operation="read", timeout_s=1, reason="refused"
 )
 
 
@@ -38,6 +41,9 @@ class NoServer:
         (SparkLostError("The server is gone.", remedy="Run it again."), SparkLostError),
         (EngineError("The engine ended while it started", Path("x.log")), EngineError),
         (PermissionError(errno.EACCES, "Permission denied", "/.cache"), NoHomeError),
+        (UNAVAILABLE, ClusterUnavailableError),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), ConnectionResetError),
+        (OSError("s3://bucket/records cannot be read: its endpoint does not answer"), OSError),
     ],
 )
 def test_nothing_is_stored_of_it(
