@@ -224,7 +224,7 @@ class Follower:
     new_lineage: bool = False
     """Accept a cluster that neither the backups nor a restore of them lead to."""
     give_up_s: float = _GIVE_UP_S
-    """Without success for this long, the follower ends."""
+    """Without success for this long, the follower ends, unless another run holds the lock."""
     status: FollowerStatus = field(init=False)
     _closing: _Closing | None = field(init=False, default=None)
     _over: threading.Event = field(init=False, default_factory=threading.Event)
@@ -253,7 +253,7 @@ class Follower:
         return f"Its last success was {ago} ago. {self.status.problem}".strip()
 
     def _idle_s(self) -> float:
-        """Seconds since its last success: a step, or a part of a long backup."""
+        """Seconds since its last success: a step, a part of a long backup, a wait for a lock."""
         return time.monotonic() - self._success
 
     def follow(self, ended: threading.Event) -> None:
@@ -295,7 +295,13 @@ class Follower:
                         ended.wait(self._paced(cluster, ended))
             except _outages() as error:
                 is_over = held.is_lost if held else isinstance(error, WarehouseLockedError)
-                if is_over or isinstance(error, OtherClusterError) or self._has_given_up():
+                if is_over or isinstance(error, OtherClusterError):
+                    raise
+                if isinstance(error, WarehouseLockedError):
+                    # Another run works on the application, such as one of KTables for hours. Its
+                    # lock ends with it, and a new follower would wait for the same one.
+                    self._success = time.monotonic()
+                elif self._has_given_up():
                     raise
                 ended.wait(self._failed(error))
 

@@ -23,7 +23,7 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.repository import repository
 from kstreams_assets.store.folders import FolderStore
-from kstreams_assets.store.locks import LeaseLostError
+from kstreams_assets.store.locks import LeaseLostError, WarehouseLockedError
 from tests.cli.application import document, write
 from tests.store.place import warehouse_at
 from tests.timing import DEADLINE_S, eventually
@@ -31,6 +31,9 @@ from tests.timing import DEADLINE_S, eventually
 CLUSTER_AWAY = ClusterUnavailableError(
     bootstrap_servers="b:9092", operation="list topics", timeout_s=30, reason="timed out"
 )
+LOCKED = WarehouseLockedError(path=Path("lock"), holder="ktables on vm, pid 4", waited_s=60)
+MANY = 6
+"""Failures: more than a follower makes in the time after which it gives up."""
 
 
 class _Scripted(Follower):
@@ -182,6 +185,25 @@ def test_without_a_success_it_gives_up_and_its_neighbour_goes_on(
         # The process ends when nobody is left, and says what ended the first.
         bank.act = away
         bank.give_up_s = 0.3
+        with pytest.raises(OSError, match="No space left"):
+            end()
+
+
+def test_it_waits_without_giving_up_for_the_lock_of_another_run(tmp_path: Path) -> None:
+    """A run of KTables holds the application's lock to its end, which may be hours later."""
+    tables, away = _Away(LOCKED), _Away(OSError(errno.ENOSPC, "No space left on device"))
+    shop = _follower(tmp_path, "shop", tables, give_up_s=0.3)
+    with _following(shop) as end:
+        _goes_on(shop)
+        tables.is_away.set()
+        assert eventually(lambda: shop.status.failures >= MANY)
+        assert "is held by ktables on vm, pid 4" in shop.status.problem
+        assert not shop.stuck()
+        assert shop.status.ended_at_ms is None
+        tables.is_away.clear()
+        _goes_on(shop)
+        shop.act = away
+        away.is_away.set()
         with pytest.raises(OSError, match="No space left"):
             end()
 
