@@ -61,7 +61,7 @@ def completeness() -> None:
     "--as-of",
     section="Selection",
     metavar="TIME",
-    help="Evaluate at the newest covered recovery point that was complete at or before this time"
+    help="Evaluate at the newest backed-up recovery point that was completely taken by this time"
     " (ISO 8601, such as 2026-11-21T14:30:00Z).",
 )
 @option(
@@ -93,9 +93,11 @@ def check(
     Prints the result of each rule and the rows in violation. Rules read the backups. With
     --restore they read the target cluster and the group offsets of the restore.
 
-    A rule without an exact evaluation point is a warning.
+    The outcome not_verifiable is a warning: the backup or the recovery point does not allow a
+    decision, for example because the point is not exact.
 
-    Exit code 1: a rule of severity error is violated or was not evaluated.
+    Exit code 1: a rule of severity error is violated, or a rule of any severity failed (its query
+    could not run).
     """
     given = [option for option in (key, as_of, point_id, restore_id) if option is not None]
     if len(given) > 1:

@@ -59,8 +59,8 @@ class _Places:
     section="Selection",
     metavar="ID",
     multiple=True,
-    help="Copy records of this application only (with --promote: applications in the copy)."
-    " Repeatable.",
+    help="Copy records of this application only; with --promote: an application whose records the"
+    " copy contains. Repeatable.",
 )
 @option(
     "--point",
@@ -112,10 +112,14 @@ def copy(
     The command copies new files and compares each copied file. Backups can run at the same time.
     The copy is consistent at any time. An interrupted copy continues with the next call.
 
-    To restore from a copy, give --warehouse and --state-in. Small tables are always copied as a
-    whole. The command stops if the source lost a table.
+    --application and --point limit the records and snapshots that are copied. All other tables,
+    such as the lists of windows and recovery points, are always copied completely. If a table of
+    the source is lost, the command stops and leaves the copy unchanged.
 
-    Exit code 1: a file of the source could not be copied; all other files were.
+    To restore from a copy, give it to the restore with --warehouse. A copy is read-only, so name
+    another folder with --state-in.
+
+    Exit code 1: some files of the source could not be copied. All other files are copied.
     """
     store = {"profile": to_profile, "endpoint": to_endpoint, "region": to_region}
     given = {name: value for name, value in store.items() if value is not None}

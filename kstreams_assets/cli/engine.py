@@ -48,8 +48,10 @@ def start(
 ) -> None:
     """Start and warm up an engine
 
-    The command does nothing if an engine with these settings runs. Other commands use any running
-    engine. To make them use an engine with certain settings, set environment variables such as
+    If an engine with these settings already runs, the command does nothing.
+
+    Other commands, such as backup, use any running engine, whatever its settings are. To make such
+    a command use an engine with certain settings, run it with environment variables such as
     KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY.
     """
     from spark_resources.session import LazySession
@@ -92,7 +94,8 @@ def status(as_json: bool) -> None:
 def stop() -> None:
     """Stop all engines of this user
 
-    Commands that use an engine fail. Run them again afterwards.
+    Commands that use an engine at this time fail. Run these commands again: they start a new
+    engine.
     """
     from spark_resources.engine import engines
     from spark_resources.engine import stop as stop_engine

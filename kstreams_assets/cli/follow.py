@@ -68,8 +68,8 @@ def follow(
     immediately. A killed follower continues where it stopped. Each application is followed
     independently.
 
-    Exit code 2: no success for ten minutes, another follower took over, or the connection leads to
-    another cluster than the backups.
+    Exit code 2: every attempt of the last ten minutes failed, or another follower of the
+    application runs. Also if the connection leads to a cluster that the backups do not come from.
     """
     ended = threading.Event()
     ending = _Ending(ended)
@@ -159,8 +159,10 @@ def _lines(followers: Sequence[Follower], trouble: Callable[[Follower], str]) ->
 def status(settings: ApplicationSettings, as_json: bool) -> None:
     """Show the status of a follower
 
-    Exit code 1: the newest covered recovery point is older than
-    recovery_points.objective_seconds (default: 60 seconds).
+    A recovery point is covered when the backups contain all records that it needs.
+
+    Exit code 1: the newest covered point is older than recovery_points.objective_seconds (default:
+    60 seconds). Also if the follower has ended or has never run.
     """
     found = status_of(settings.warehouse, settings.application_id)
     trouble = trouble_of(settings)

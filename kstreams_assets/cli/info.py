@@ -133,9 +133,9 @@ def _verified(found: ApplicationInfo, now_ms: int) -> str:
     if verified.any_at_ms is None:
         return "never: kstreams-assets verify"
     full = (
-        "never in full"
+        "never with --full"
         if verified.full_at_ms is None
-        else f"in full {_ago(verified.full_at_ms, now_ms)}"
+        else f"with --full {_ago(verified.full_at_ms, now_ms)}"
     )
     state = f"{len(verified.open)} open findings" if verified.open else "sound"
     return f"{_ago(verified.any_at_ms, now_ms)}, {full}: {state}"

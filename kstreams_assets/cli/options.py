@@ -58,8 +58,8 @@ as_of_option: Final = option(
     "--as-of",
     section="Selection",
     metavar="TIME",
-    help="Use the newest recovery point that was complete at or before this time (ISO 8601, such as"
-    " 2026-11-21T14:30:00Z).",
+    help="Use the newest backed-up recovery point that was completely taken by this time (ISO 8601,"
+    " such as 2026-11-21T14:30:00Z).",
 )
 point_option: Final = option(
     "--point", "point_id", section="Selection", metavar="ID", help="Use this recovery point."
@@ -124,8 +124,8 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             alias="--notes-in",
             section="Application",
             metavar="PLACE",
-            help="Place of the progress and reports of restores and drills, if they may not write"
-            " to the warehouse (overrides the YAML).",
+            help="Folder or s3://bucket/prefix where restores and drills store their progress and"
+            " reports, if the warehouse is read-only (overrides the YAML).",
         ),
         warehouse_option,
         _bootstrap_option,

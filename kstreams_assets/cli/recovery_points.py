@@ -17,7 +17,7 @@ from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time
 
-_ID: Final = "20261127T090000123Z-0b7f1a2c-9d3e-4f5a-8b6c-7d8e9f0a1b2c"
+_ID: Final = "20261121T114003.250Z-9f3a1c"
 """Id of a recovery point in the examples of the help."""
 
 

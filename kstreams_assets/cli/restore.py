@@ -95,8 +95,11 @@ def run(
     that starts the application, it runs last. To continue an interrupted restore, run the same
     command again.
 
-    Exit code 1: a blocker, a difference from the backup, or a violated blocking rule; no group
-    offset is committed. Exit code 2: an error, also of the before or after command.
+    Exit code 1: the plan has a blocker, the target differs from the backup, or a blocking rule is
+    violated or failed. No group offset is committed. A completeness rule blocks if it has severity
+    error, unless it has `blocking: false`.
+
+    Exit code 2: an error, also of the before or after command.
     """
     require_programs(request)
 

@@ -10,7 +10,12 @@ from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.help import Command, option
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.cli.restore_options import chosen_restore, restore_option, target_option
+from kstreams_assets.cli.restore_options import (
+    chosen_restore,
+    live_restore_option,
+    restore_option,
+    target_option,
+)
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.model.restores import StoredRestore
@@ -33,7 +38,7 @@ from kstreams_assets.settings import ApplicationSettings
 
 @click.command(cls=Command, epilog="kstreams-assets restore watch --app defs.yaml --timeout 300")
 @app_options
-@restore_option
+@live_restore_option
 @target_option
 @option(
     "--timeout",
@@ -107,7 +112,7 @@ def _print(assessment: Assessment) -> None:
 
 @click.command(cls=Command, epilog="kstreams-assets restore finish --app defs.yaml")
 @app_options
-@restore_option
+@live_restore_option
 @target_option
 @option(
     "--force",
@@ -263,8 +268,9 @@ def _restore_previous_offsets(
 def abandon(settings: ApplicationSettings, as_json: bool, restore_id: str | None) -> None:
     """Give up an unfinished restore
 
-    Its recovery point can expire again. The command does not contact the target and deletes no
-    topic there. It prints the topics that the restore created; delete them on the target.
+    `expire` can then delete the recovery point of the restore. The command does not contact the
+    target and deletes no topic there. It prints the topics that the restore created; delete them on
+    the target.
     """
     restore = chosen_restore(settings, restore_id)
     done = abandon_restore(settings, restore)

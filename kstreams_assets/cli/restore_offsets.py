@@ -48,8 +48,9 @@ def map_offsets(
 ) -> None:
     """Print the target offset of a source offset
 
-    TOPIC and PARTITION are names on the source. An offset without a restored record maps to the
-    next record. Without OFFSETS, all runs of consecutive offsets are printed. The command reads the
+    TOPIC and PARTITION are those of the source. For an offset without a restored record, such as a
+    transaction marker, the command prints the offset of the next restored record. Without OFFSETS
+    it prints the whole map: one row for each range of consecutive offsets. The command reads the
     warehouse only.
     """
     found = chosen_restore(settings, restore_id)
@@ -153,9 +154,12 @@ def group_offsets(
 ) -> None:
     """Map or commit offsets of another group
 
-    The other group is a consumer of the restored topics. The command reads its offsets from the
-    source cluster, a file or the recovery point, and prints the offsets on the target. It commits
-    them only with --commit. It skips partitions that were not restored.
+    The other group is a consumer of the restored topics. The command reads the committed offsets of
+    this group from the source cluster, a file or the recovery point. It computes the offsets of the
+    same records on the target and prints both.
+
+    Only with --commit, the command also commits the offsets on the target. It skips partitions that
+    were not restored.
     """
     restore = chosen_restore(settings, restore_id)
     require(restore, Step.GROUP_OFFSETS)

@@ -94,13 +94,22 @@ def _topic_names(pairs: Iterable[str]) -> dict[str, str]:
 
 def restore_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add --restore; the command gets it as `restore_id`. See `chosen_restore`."""
+    return _restore_option("the only unfinished one")(command)
+
+
+def live_restore_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --restore, for `chosen_restore` with `live`."""
+    return _restore_option("the newest one with committed offsets")(command)
+
+
+def _restore_option(default: str) -> Callable[..., Callable[..., None]]:
     return option(
         "--restore",
         "restore_id",
         section="Selection",
         metavar="ID",
-        help="Restore to use (default: the only unfinished one).",
-    )(command)
+        help=f"Restore to use (default: {default}).",
+    )
 
 
 def target_option(command: Callable[..., None]) -> Callable[..., None]:

@@ -36,7 +36,7 @@ from kstreams_assets.texts import iso_time
     "--history",
     section="Output",
     is_flag=True,
-    help="Print each snapshot in which the key changed.",
+    help="Print the value in each snapshot in which it differs from the previous snapshot.",
 )
 def state(
     settings: ApplicationSettings,
@@ -50,8 +50,9 @@ def state(
 ) -> None:
     """Show the value of a key in a state store
 
-    Without --point or --as-of, the newest covered recovery point is used. The command reads the
-    warehouse only.
+    Without --point and --as-of, the command reads the newest snapshot, which `ktables make`
+    creates. If the store has no snapshot, it reads the newest recovery point whose records are
+    backed up. The command reads the warehouse only.
     """
     chosen = _key(key, key_hex)
     if point_id is not None and (history or as_of is not None):

@@ -95,14 +95,16 @@ def verify(
 
     The command checks each table and its log, the ledger (the list of backed-up windows), gaps
     between windows, and names and sizes of all files. With --full it also checks file contents. For
-    each damage it names the lost recovery points and a remedy.
+    each damage it names a remedy, and the recovery points that cannot be restored.
 
     --repair moves damaged files to the folder _damaged and replaces them from a second copy or from
-    Kafka. After --accept, the findings are warnings and do not stop `expire`. They do not stop
-    `ready` either, with one exception: while a file is missing or has another size, `ready` answers
-    no. Restores that need a damaged file still fail.
+    Kafka.
 
-    Exit code 1: damage was found, or remains after --repair.
+    --accept turns the findings into warnings, so `expire` no longer refuses to run. `ready` still
+    answers no while a file is missing or has another size. Restores that need a damaged file still
+    fail.
+
+    Exit code 1: damage was found and not accepted. With --repair: damage remains.
     """
     if not full and (sample is not None or on_engine or bytes_per_s is not None):
         raise ConfigurationError(

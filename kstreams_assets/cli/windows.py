@@ -30,9 +30,12 @@ def windows(
 ) -> None:
     """List closed windows and their backup state
 
-    A window is backed up, due or damaged. The command reads the warehouse only.
+    States: done, due (not backed up yet), damaged, or no point. No point means that no recovery
+    point was taken in the window; the next window with a point contains its records.
 
-    Exit code 1: files of a listed window do not match the ledger.
+    The command reads the warehouse only.
+
+    Exit code 1: files of a listed window do not match the ledger (the list of backed-up windows).
     """
     statuses = window_statuses(settings)
     due = sum(status.is_due for status in statuses)

@@ -238,12 +238,14 @@ def _of_verification(facts: Facts) -> Iterator[Finding]:
         days = (facts.now_ms - at_ms) / 1000 / _DAY_S
         yield _information(
             "verification",
-            f"The last full verification was {days:.0f} days ago ({iso_time(at_ms)}). Run"
+            f"The last verify --full was {days:.0f} days ago ({iso_time(at_ms)}). Run"
             " kstreams-assets verify --full, or let verify.full_every do so.",
         )
     elif not open_:
         yield _information(
-            "verification", f"Fully verified at {iso_time(at_ms)}, without open findings."
+            "verification",
+            f"The last verify --full (all files, or a sample) was at {iso_time(at_ms)}, without open"
+            " findings.",
         )
 
 

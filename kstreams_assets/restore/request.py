@@ -80,7 +80,7 @@ class RestoreRequest(BaseModel):
         Spelling(name="as_of", option="--as-of", section="Selection", metavar="TIME"),
     ] = Field(
         default=None,
-        description="Restore the newest recovery point that was complete at or before this time"
+        description="Restore the newest restorable point that was completely taken by this time"
         " (ISO 8601, such as 2026-11-21T14:30:00Z).",
     )
     point_id: Annotated[
@@ -131,8 +131,8 @@ class RestoreRequest(BaseModel):
     )
     inputs_are_at: Annotated[InputsAt | None, Spelling(unset="restored")] = Field(
         default=None,
-        description="Where the group continues in inputs excluded by --exclude: at its next record"
-        " (mapped), or at the topic's end (latest; the restore is unproven).",
+        description="Start position in inputs that --exclude skips: first record not processed at"
+        " the recovery point (mapped), or topic's end (latest; the restore is unproven).",
     )
     accept: Annotated[
         Restorability | None,
@@ -154,8 +154,8 @@ class RestoreRequest(BaseModel):
     )
     accept_replaced_timestamps: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="Do not compare timestamps of 0 and below (only to continue a restore of an"
-        " earlier release, which replaced them).",
+        description="Do not compare timestamps that are 0 or negative in the backup; use this only"
+        " for restores that an earlier release started (it replaced them).",
     )
     replication_factor: Annotated[int | None, Spelling(metavar="N")] = Field(
         default=None, description="Replication factor of new topics (default: as on the source)."

@@ -20,13 +20,18 @@ def cli_lines() -> Iterator[str]:
 
 
 def _command_lines(command: click.Command, context: click.Context) -> Iterator[str]:
-    if isinstance(command, click.Group):
-        for name, inner in sorted(command.commands.items()):
-            if inner.hidden:
-                continue
+    if not isinstance(command, click.Group):
+        yield from _section(command, context)
+        return
+    if command.invoke_without_command:
+        yield from _section(command, context)
+    for name, inner in sorted(command.commands.items()):
+        if not inner.hidden:
             below = click.Context(inner, parent=context, info_name=name)
             yield from _command_lines(inner, below)
-        return
+
+
+def _section(command: click.Command, context: click.Context) -> Iterator[str]:
     yield ""
     yield f"## {context.command_path}"
     yield ""

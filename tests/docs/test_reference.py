@@ -50,6 +50,9 @@ def test_nested_blocks_commands_and_columns_are_there() -> None:
     assert "## connection.sasl (OAUTHBEARER)" in texts["yaml.md"]
     assert "`stable_wait_seconds`" in texts["yaml.md"]
     assert "## kstreams-assets recovery-points take" in texts["cli.md"]
+    assert "## kstreams-assets follow\n" in texts["cli.md"]
+    assert "## kstreams-assets follow status\n" in texts["cli.md"]
+    assert "## kstreams-assets engine\n" not in texts["cli.md"]
     assert "`-h, --help`" in texts["cli.md"]
     assert "| `closes_window_end_ms` | `int64` |" in texts["tables.md"]
     headers = "array<struct<key: string, value: binary, key_bytes: binary>>"
