@@ -37,7 +37,8 @@ def _section(command: click.Command, context: click.Context) -> Iterator[str]:
     yield ""
     yield _help(command)
     yield ""
-    yield f"Usage: `{context.command_path} {' '.join(command.collect_usage_pieces(context))}`"
+    pieces = click.Command.collect_usage_pieces(command, context)  # of a group, without subcommands
+    yield f"Usage: `{context.command_path} {' '.join(pieces)}`"
     yield ""
     yield from _option_lines(command, context)
     if command.epilog:

@@ -107,7 +107,7 @@ def check_mention(words: Sequence[str], command: click.Command = OWN) -> None:
     while rest:
         word = rest.pop(0)
         name, _, value = word.strip("[]").partition("=")
-        if name.startswith(("--…", "--...")):
+        if word == "[OPTIONS]" or name.startswith(("--…", "--...")):
             continue
         if name.startswith("-"):
             option = _option(command, name)
