@@ -44,7 +44,8 @@ def drill(
     drill.command in the YAML starts the application. With --keep, the drill prints a NAME. To
     delete the kept cluster and files later, run `restore serve NAME --remove`.
 
-    Exit code 1: the application did not recover, or took longer than drill.objective_seconds.
+    Exit code 1: the application did not recover, its state is wrong, or the recovery took longer
+    than drill.objective_seconds.
     """
     request = DrillRequest.of(as_of, point_id, keep=keep)
     with spark_run() as run:

@@ -244,7 +244,7 @@ def _of_verification(facts: Facts) -> Iterator[Finding]:
     elif not open_:
         yield _information(
             "verification",
-            f"The last verify --full (all files, or a sample) was at {iso_time(at_ms)}, without open"
+            f"The last verify --full (all files or a sample) was at {iso_time(at_ms)}, without open"
             " findings.",
         )
 
