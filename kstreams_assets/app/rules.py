@@ -117,7 +117,8 @@ class DeclaredRule(RuleLimits):
     severity: Severity = Field(default=Severity.ERROR, description="error or warn.")
     blocking: bool = Field(
         default=True,
-        description="Whether a violation on a restored cluster blocks the commit of group offsets.",
+        description="Whether the rule, if violated or failed on a restored cluster, blocks the"
+        " commit of group offsets. Rules of severity warn never block.",
     )
     on: list[Place] = Field(
         default=list(Place), description="Where it is evaluated: backup, ktables, restore."

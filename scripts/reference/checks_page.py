@@ -123,7 +123,8 @@ def _restorability() -> Iterator[str]:
 
 def _gaps() -> Iterator[str]:
     yield from ("", "## Gaps", "")
-    yield "An offset of a span without a record is a gap. Each has a cause in the ledger."
+    yield "A span is the range of offsets of one partition in a window. An offset of a span without"
+    yield "a record is a gap. Each gap has a cause in the ledger (the list of backed-up windows)."
     yield ""
     yield from table(
         ("cause", "loss", "what"),
