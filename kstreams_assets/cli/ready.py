@@ -26,7 +26,7 @@ def ready(settings: ApplicationSettings, as_json: bool) -> None:
 
     - The stored files are intact.
 
-    - The completeness rules, if any, were evaluated, and none of severity error is violated.
+    - The completeness rules, if any, were evaluated. None of severity error is violated or failed.
 
     - The last governance check, if any, found no error.
 
