@@ -220,8 +220,9 @@ def _folder() -> Path:
 class _Place:
     """The files of one engine.
 
-    `.json` describes its address, `.log` is its output. `.alive` is locked by the engine while it
-    lives, `.used` by its clients (shared), `.start` by the process that starts it.
+    `.json` describes its address, `.log` is its output. `.alive` has the id of its process, which
+    locks it while it lives. `.used` is locked by its clients (shared), `.start` by the process that
+    starts it.
     """
 
     folder: Path
@@ -270,6 +271,14 @@ class _Place:
         with _lock(self.file("alive"), fcntl.LOCK_SH) as free:
             return free is None
 
+    def _pid(self) -> int | None:
+        """Return the process that its last engine has written when it took the lock."""
+        try:
+            return int(self.file("alive").read_text("ascii"))
+        except (FileNotFoundError, ValueError):  # an engine of an earlier release wrote nothing
+            described = self._described()
+            return None if described is None else described["pid"]
+
     def _described(self) -> dict[str, Any] | None:
         try:
             described = json.loads(self.description.read_text("utf-8"))
@@ -302,6 +311,9 @@ class _Place:
             find_java()
             if not is_local(settings.master):
                 read_secret(settings)
+            start_s = _start_s(settings)
+            if self._comes_up_within(start_s):
+                return
             self._end_unusable()
             self.description.unlink(missing_ok=True)
             with self.log.open("wb") as log:
@@ -322,7 +334,6 @@ class _Place:
             }
             with process.stdin as stdin:
                 stdin.write(json.dumps(task).encode())
-            start_s = _start_s(settings)
             deadline = time.monotonic() + start_s
             while self.engine() is None:
                 if process.poll() is not None:
@@ -332,19 +343,26 @@ class _Place:
                     raise EngineError(f"The engine did not start in {start_s:.0f} s", self.log)
                 time.sleep(_POLL_S)
 
+    def _comes_up_within(self, limit_s: float) -> bool:
+        """Wait for an engine that still starts although the process that started it was killed."""
+        deadline = time.monotonic() + limit_s
+        while self._described() is None and self._is_alive() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return self.engine() is not None
+
     def _end_unusable(self) -> None:
         """End the process of an unusable engine: it would block the next one.
 
         Raises EngineError if it still runs.
         """
-        described = self._described()
+        pid = self._pid()
         if self.has_ended_within(_NOTICE_S):
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            # The lock shows that the process is the one with the described id.
-            if described is not None and self._is_alive():
+            # The lock shows that the process is the one that has written its id.
+            if pid is not None and self._is_alive():
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(described["pid"], number)
+                    os.kill(pid, number)
             if self.has_ended_within(_NOTICE_S):
                 return
         raise EngineError("An engine that does not answer cannot be ended", self.log)
@@ -411,6 +429,9 @@ def main() -> None:
     with _lock(place.file("alive"), fcntl.LOCK_EX) as alive:
         if alive is None:
             return
+        alive.truncate(0)
+        alive.write(str(os.getpid()).encode("ascii"))
+        alive.flush()
         server = _Server(settings, place.file("zip"))
         try:
             described = asdict(server.engine(place.key, task["code"], task["settings"]))

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +25,20 @@ class Driver:
 
     process: subprocess.Popen[str]
     output: IO[str]
+    log: Path
+    """What it writes to stderr."""
+
+    def require_alive(self) -> None:
+        """Fail with the end of its log if it has ended."""
+        if self.process.poll() is not None:
+            pytest.fail(f"the driver ended too early:\n{self.log.read_text()[-3_000:]}")
 
     def await_milestone(self, name: str) -> None:
         """Read on until the driver says so."""
         for line in self.output:
             if line.strip() == name:
                 return
-        pytest.fail(f"the driver ended before {name!r}")
+        pytest.fail(f"the driver ended before {name!r}:\n{self.log.read_text()[-3_000:]}")
 
 
 @contextlib.contextmanager
@@ -50,17 +58,19 @@ def driver(
         "hold": hold,
         "here": here,
     }
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("backup_driver.py")), json.dumps(job)],
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".log", delete=False) as log:
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("backup_driver.py")), json.dumps(job)],
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     assert process.stdout is not None
     try:
-        yield Driver(process, process.stdout)
+        yield Driver(process, process.stdout, Path(log.name))
     finally:
         process.kill()
         process.wait(10)
         process.stdout.close()
+        Path(log.name).unlink()

@@ -84,9 +84,9 @@ def _kill_at(bench: Workbench, windows: Sequence[Window], moment: Moment) -> Non
         deadline = time.monotonic() + LIMIT_S
         while moment.until is not None and not moment.until(bench):
             assert time.monotonic() < deadline
-            assert running.process.poll() is None, "the driver ended too early"
+            running.require_alive()
             time.sleep(0.005)
-        assert running.process.poll() is None, "the driver ended too early"
+        running.require_alive()
         running.process.send_signal(signal.SIGKILL)
         assert running.process.wait(10) == -signal.SIGKILL
 

@@ -15,7 +15,8 @@ import psutil
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_resources.engine import ENGINES_VARIABLE, engines, stop
+from spark_resources import engine as module
+from spark_resources.engine import ENGINES_VARIABLE, engines, lease, stop
 from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
 from tests.cli.application import Program
@@ -198,6 +199,37 @@ def test_an_engine_that_has_not_noticed_its_end_keeps_nobody_out(shared: Path) -
         time.sleep(0.1)
     assert _jvm_of(_probe()) != first
     assert _gone(engine.pid)
+
+
+def test_an_engine_whose_starter_was_killed_is_used_when_it_is_up(folder: Path) -> None:
+    pid = _starting(folder)
+    assert psutil.pid_exists(_jvm_of(_probe()))
+    assert [engine.pid for engine in engines()] == [pid]
+
+
+def test_an_engine_that_hangs_in_its_start_is_replaced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = _starting(folder)
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(module, "_START_S", 15.0)
+    monkeypatch.setattr(module, "_NOTICE_S", 1.0)
+    lease(SparkSettings.from_environment()).close()
+    assert pid not in [engine.pid for engine in engines()]
+    assert _gone(pid)
+
+
+def _starting(folder: Path) -> int:
+    """Kill a process as soon as its engine starts; return the process of the engine."""
+    starter = _probe()
+    deadline = time.monotonic() + _SOON_S
+    while not (found := [file.read_text() for file in folder.glob("*.alive")]) or not found[0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert not list(folder.glob("*.json"))
+    starter.kill()
+    starter.wait(_SOON_S)
+    return int(found[0])
 
 
 def test_a_session_goes_on_with_another_engine_when_its_own_is_killed(shared: Path) -> None:

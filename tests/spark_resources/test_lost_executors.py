@@ -27,7 +27,7 @@ from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.restores import RestoreState
 from kstreams_assets.repository.delta_log import delta_table
 from kstreams_assets.repository.records import file_actions
-from kstreams_assets.settings import ApplicationSettings, BackupSettings
+from kstreams_assets.settings import ApplicationSettings, ExecutorSettings
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.repository.disk import on_disk
@@ -157,7 +157,7 @@ def test_a_backup(
     tmp_path: Path,
 ) -> None:
     reference = _warehouse_at(source, tmp_path / "reference")
-    _back_up(replace(reference, backup=BackupSettings()), source, NoSpark())
+    _back_up(replace(reference, spark=ExecutorSettings()), source, NoSpark())
     wanted = _records(reference)
     assert wanted.num_rows == RECORDS
     duration_s = _timed(lambda: _back_up(_warehouse_at(source, tmp_path / "timed"), source, spark))
