@@ -157,7 +157,8 @@ def test_a_backup(
     tmp_path: Path,
 ) -> None:
     reference = _warehouse_at(source, tmp_path / "reference")
-    _back_up(replace(reference, spark=ExecutorSettings()), source, NoSpark())
+    alone = ExecutorSettings(from_offsets=10 * RECORDS)
+    _back_up(replace(reference, spark=alone), source, NoSpark())
     wanted = _records(reference)
     assert wanted.num_rows == RECORDS
     duration_s = _timed(lambda: _back_up(_warehouse_at(source, tmp_path / "timed"), source, spark))
