@@ -338,8 +338,8 @@ class PointPlanner:
             return None
         point, before = self.evaluation_point.point, self.evaluation_point.before
         return Repeats(
-            sum(point.repeats_at_most.values()),
-            sum(before.repeats_at_most.values()) if before is not None else 0,
+            point.most_repeats,
+            before.most_repeats if before is not None else 0,
         )
 
     def _narrowed(self, point: RecoveryPoint, views: Sequence[ViewPart]) -> RecoveryPoint:

@@ -157,7 +157,7 @@ def point_samples(evidence: Evidence) -> Iterator[Sample]:
     yield catalogue.POINT_SECONDS.sample(point.took_ms / 1000)
     yield catalogue.POINT_IN_FLIGHT.sample(point.in_flight)
     restorable = evidence.restorable
-    yield catalogue.POINT_REPEATS.sample(sum(point.repeats_at_most.values()))
+    yield catalogue.POINT_REPEATS.sample(point.most_repeats)
     if restorable.enough is not None:
         yield catalogue.POINT_ENOUGH_TIME.sample(restorable.enough.taken_at_ms / 1000)
     for kind, status in (("covered", restorable.covered), ("exact", restorable.exact)):

@@ -112,6 +112,21 @@ class PartitionCut:
         return RangeSet() if self.saved_from is None else self.records_from(self.saved_from)
 
 
+@dataclass(frozen=True, slots=True)
+class CommitBoundary:
+    """The commit at which one thread's part of a passive cut ends.
+
+    `level` 0 reads what higher levels write. `commit` is the offset of the commit in the group's
+    partition of `__consumer_offsets`. At most `repeats` records of the thread were written after
+    it; 0 is the proof that the part is exact.
+    """
+
+    level: Int32
+    member: str
+    commit: int
+    repeats: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPoint:
     """One cut of an application, a row of the table `recovery_points`.
@@ -219,6 +234,24 @@ class RecoveryPoint:
             " was taken; null: no record showed it."
         ),
     ] = None
+    repeats_bound: Annotated[
+        int | None,
+        Column(
+            "Passive cut: at most this many records were written after its commits; 0 is the proof"
+            " that it is exact. Null: another method, or unknown.",
+            last=2,
+        ),
+    ] = None
+    commits: Annotated[
+        tuple[CommitBoundary, ...],
+        Column(
+            "Passive cut: the commit of each thread and level (0 reads what higher levels write),"
+            " as an offset of `__consumer_offsets`, and at most how many records the thread had"
+            " written after it (0: proven). Null: another method.",
+            nullable=True,
+            last=2,
+        ),
+    ] = ()
     damaged: bool = False
     """Its row was changed after it was stored; its contents are unreliable."""
     groups: tuple[ConsumerGroup, ...] = field(init=False, repr=False, compare=False)
@@ -261,7 +294,8 @@ class RecoveryPoint:
 
         They are between the committed offset and the end: state and outputs may already contain
         their effects. Empty for an exact point. The results of a repeated record are repeated as
-        well: one input record may become several of a repartition topic.
+        well: one input record may become several of a repartition topic. A passive cut has a
+        bound for all topics together (`most_repeats`), which limits each of them.
         """
         if self.guarantee_of_cut is Guarantee.EXACT:
             return {}
@@ -271,7 +305,15 @@ class RecoveryPoint:
                 start = max(cut.log_start, self.group.offset_in(cut) or 0)
                 repeats = sum(one.end - one.start for one in cut.records_from(start))
                 found[cut.topic] = found.get(cut.topic, 0) + repeats
+        if self.repeats_bound is not None:
+            return {topic: min(count, self.repeats_bound) for topic, count in found.items()}
         return found
+
+    @property
+    def most_repeats(self) -> int:
+        """Maximum number of records that a restore may process twice, of all topics together."""
+        of_all = sum(self.repeats_at_most.values())
+        return of_all if self.repeats_bound is None else min(of_all, self.repeats_bound)
 
     @property
     def unknown_topics(self) -> tuple[str, ...]:
@@ -520,7 +562,7 @@ POINT: Final = Form(
         "recovery_point=id",
         Value("taken_at", Timestamp, "taken_at_ms"),
         "method guarantee reason",
-        Value("repeats_at_most", of=lambda point: sum(point.repeats_at_most.values())),
+        Value("repeats_at_most", of="most_repeats"),
         "sealed in_flight",
         Value("offset_lag", of=lambda point: sum(input_lags(point).values())),
         Value("input_lag", of=lambda point: [*input_lags(point).items()], form=_LAG),

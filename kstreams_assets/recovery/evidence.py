@@ -337,6 +337,7 @@ class Evidence:
         return replace(
             self.positions,
             guarantee=self.guarantee,
+            repeats_bound=None,
             note=" ".join(filter(None, (self.positions.note, note))),
         )
 

@@ -2,16 +2,16 @@
 
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
 from kstreams_assets.kafka.coordinator_log import changes_membership
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
-from kstreams_assets.model.point import Guarantee, Method
+from kstreams_assets.model.point import CommitBoundary, Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.commit_pace import CommitPace
 from kstreams_assets.recovery.group_commits import GroupBatch, batches_of_group
@@ -51,10 +51,30 @@ class Watched:
     batches: Mapping[TopicPartitionId, Sequence[LoadedBatch]]
     kept: Mapping[TopicPartitionId, Sequence[LoadedBatch]]
     samples: int
+    is_bounded: bool = True
+    """Whether no commit was seen so late that a cache may have been written after it."""
+
+    def commits(self) -> tuple[CommitBoundary, ...]:
+        """Return the commit of each thread and level, with the records that it does not cover."""
+        found: list[CommitBoundary] = []
+        for one in self.evidence.boundaries:
+            level = self.evidence.levels[one.level]
+            tasks = level.tasks(self.evidence.assignment[one.thread])
+            batches = _headers(self.batches)
+            count = unproven(one, level, tasks, self.evidence.producers, batches)
+            found.append(CommitBoundary(one.level, one.thread, one.last, count))
+        return tuple(found)
 
     def cut(self) -> PassiveCut | Ambiguous:
         """Return the cut that the evidence makes."""
         return self.evidence.cut(_headers(self.batches))
+
+
+class _Quality(NamedTuple):
+    """How good a boundary is, the lowest is best."""
+
+    is_late: bool
+    unproven: int
 
 
 @dataclass
@@ -83,7 +103,9 @@ class PassiveCommits:
     _lag_s: float = field(init=False, default=math.inf)
     _samples: int = field(init=False, default=0)
     _base: dict[TopicPartitionId, CommittedOffset] = field(init=False, default_factory=dict)
-    _best: dict[str, tuple[int, Boundary]] = field(init=False, default_factory=dict)
+    _best: dict[str, tuple[_Quality, Boundary]] = field(init=False, default_factory=dict)
+    _sampled_at: deque[float] = field(init=False, default_factory=lambda: deque(maxlen=3))
+    _is_bounded: bool = field(init=False, default=True)
 
     def take(self) -> Positions | NotTaken:
         """Return the positions of the cut."""
@@ -98,8 +120,8 @@ class PassiveCommits:
             "Exact by proof: each thread had written nothing between the samples before and after"
             " its commit."
             if count == 0
-            else f"A restore repeats at most {count} records: they were written close to a commit,"
-            " before or after it."
+            else f"Not proven exact: {count} records were written close to a commit, before or"
+            " after it."
         )
         return Positions(
             Method.PASSIVE_COMMITS,
@@ -110,6 +132,8 @@ class PassiveCommits:
             cut.excluded,
             note=note,
             kept=watched.kept,
+            repeats_bound=count if watched.is_bounded or not count else None,
+            commits=watched.commits(),
         )
 
     def watch(self) -> Watched | NotTaken:
@@ -171,7 +195,8 @@ class PassiveCommits:
             dict(self._producers),
             frozenset(p.topic for p in scene.internal),
         )
-        return Watched(evidence, self._read(evidence.ranges()), dict(self._kept), self._samples)
+        batches = self._read(evidence.ranges())
+        return Watched(evidence, batches, dict(self._kept), self._samples, self._is_bounded)
 
     def _members(self) -> Assignment | NotTaken:
         members = self.scene.cluster.group_members(self.scene.group)
@@ -184,6 +209,7 @@ class PassiveCommits:
         wanted = [*dict.fromkeys([*self.scene.written, *self.scene.read])]
         ends, group_end = self.scene.cluster.high_watermarks_before(wanted, log)
         self._samples += 1
+        self._sampled_at.append(time.monotonic())
         self.pace.spend(self._broker_s())
         return EndsSample(ends, group_end)
 
@@ -241,14 +267,18 @@ class PassiveCommits:
         grown = boundary.grown(writable_by(level, tasks, self.scene.written))
         batches = _headers(self._read(grown))
         count = unproven(boundary, level, tasks, self._producers, batches)
-        best = self._best.get(boundary.thread)
-        if best is None or count <= best[0]:
-            self._best[boundary.thread] = best = (count, boundary)
         interval = self.pace.interval_s(progress.assignment) or _DEFAULT_COMMIT_S
+        # Within half an interval no thread writes its caches for the next commit.
+        is_late = count > 0 and self._sampled_at[-1] - self._sampled_at[0] > interval / 2
+        quality = _Quality(is_late, count)
+        best = self._best.get(boundary.thread)
+        if best is None or quality <= best[0]:
+            self._best[boundary.thread] = best = (quality, boundary)
         missing = len(progress.levels) - progress.level
         now = time.monotonic()
-        is_late = self.retry_s is not None and now - self._started > self.retry_s
-        if count == 0 or is_late or now + _LATER * interval * missing > deadline:
+        is_over = self.retry_s is not None and now - self._started > self.retry_s
+        if count == 0 or is_over or now + _LATER * interval * missing > deadline:
+            self._is_bounded &= not best[0].is_late
             self._accept(progress, best[1])
 
     def _accept(self, progress: CutInProgress, boundary: Boundary) -> None:

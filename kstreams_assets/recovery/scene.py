@@ -11,6 +11,7 @@ from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.model.groups import ConsumerGroup
 from kstreams_assets.model.point import (
+    CommitBoundary,
     Guarantee,
     Method,
     PartitionCut,
@@ -229,7 +230,8 @@ class Positions:
 
     `high_watermarks` bound a raw read in which every record below the ends is decided.
     `shows_transactions`: the group's newest commits were seen to be transactions. `kept`: batches
-    of repartition topics that were read before the application could purge them.
+    of repartition topics that were read before the application could purge them. `repeats_bound`
+    and `commits` are those of a passive cut, see `RecoveryPoint`.
     """
 
     method: Method
@@ -241,6 +243,8 @@ class Positions:
     note: str = ""
     shows_transactions: bool = False
     kept: Mapping[TopicPartitionId, Sequence[LoadedBatch]] = field(default_factory=dict)
+    repeats_bound: int | None = None
+    commits: tuple[CommitBoundary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class RestorabilityEvaluator:
             covered=restorability is not Restorability.NOTHING,
             restorability=restorability,
             reason=reason + _notes(found),
-            repeats_at_most=sum(point.repeats_at_most.values()),
+            repeats_at_most=point.most_repeats,
             damaged=point.damaged or any(missing.damage for missing in found.missing),
             is_pending=self._is_pending(point, found),
             has_increments=self._has_increments,

@@ -9,7 +9,14 @@ from deltalake import write_deltalake
 
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.model.groups import ConsumerGroup, GroupOffset
-from kstreams_assets.model.point import Guarantee, PointInstant, RecoveryPoint, effective_points
+from kstreams_assets.model.point import (
+    CommitBoundary,
+    Guarantee,
+    Method,
+    PointInstant,
+    RecoveryPoint,
+    effective_points,
+)
 from kstreams_assets.model.point_bounds import at_edges
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.repository.points import RecoveryPointTable
@@ -71,11 +78,22 @@ def test_other_groups_lie_beside_the_applications_own(table: RecoveryPointTable)
     assert not found[1].damaged
 
 
+def test_a_passive_cut_is_stored_with_its_proof(table: RecoveryPointTable) -> None:
+    """A point of another method keeps the row, and with it the digest, of earlier releases."""
+    other = point(15)
+    commits = (CommitBoundary(0, "thread-1", 41, 0), CommitBoundary(1, "thread-2", 43, 7))
+    passive = replace(point(16), method=Method.PASSIVE_COMMITS, repeats_bound=7, commits=commits)
+    table.append_many([other, passive])
+    plain = RecoveryPointTable.plain(other)
+    assert (plain["repeats_bound"], plain["commits"]) == (None, None)
+    assert table.load([other.id, passive.id]) == [other, passive]
+
+
 def test_a_table_of_an_earlier_release_is_read_and_goes_on(
     table: RecoveryPointTable, tmp_path: Path
 ) -> None:
     """Its rows do not know what was not declared; those that are added do."""
-    later = ("undeclared_topics", "cut_guarantee", "other_groups")
+    later = ("undeclared_topics", "cut_guarantee", "other_groups", "repeats_bound", "commits")
     schema = pa.schema([column for column in SCHEMA if column.name not in later])
     old = {
         name: value
@@ -89,6 +107,7 @@ def test_a_table_of_an_earlier_release_is_read_and_goes_on(
     )
     (before,) = table.newest()
     assert (before.undeclared_topics, before.cut_guarantee) == (None, None)
+    assert (before.repeats_bound, before.commits) == (None, ())
     assert before.groups == (ConsumerGroup(APPLICATION_ID, before.group_offsets),)
     table.append(replace(point(7), undeclared_topics=(), cut_guarantee=Guarantee.EXACT))
     table.drop({})

@@ -112,6 +112,15 @@ def test_a_restore_repeats_at_most_what_lies_between_offsets_and_ends() -> None:
     assert _live(E, in0=90).repeats_at_most == {}
 
 
+def test_a_passive_cut_repeats_at_most_what_was_written_after_its_commits() -> None:
+    live = _live(in0=90, in1=50, steps0=18)
+    passive = replace(live, repeats_bound=9)
+    assert passive.repeats_at_most == {"in": 9, "steps": 7}
+    assert [live.most_repeats, passive.most_repeats] == [17, 9]
+    assert replace(live, repeats_bound=100).most_repeats == 17
+    assert replace(_live(E), repeats_bound=0).most_repeats == 0
+
+
 def test_what_is_enough_is_the_newest_point_that_the_yardstick_accepts() -> None:
     from tests.restore.planning_samples import status
 
