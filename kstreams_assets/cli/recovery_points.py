@@ -1,6 +1,7 @@
 """`kstreams-assets recovery-points`: take, list, show and pin recovery points."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from kstreams_assets.texts import iso_time
 
 _ID: Final = "20261121T114003.250Z-9f3a1c"
 """Id of a recovery point in the examples of the help."""
+_LONGEST_WAIT_S: Final = 600
 
 
 @click.group(
@@ -36,7 +38,16 @@ def recovery_points() -> None:
 @recovery_points.command(epilog="kstreams-assets recovery-points take --app defs.yaml")
 @app_options
 @new_lineage_option
-def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool) -> None:
+@option(
+    "--wait",
+    "wait_s",
+    section="Checks",
+    metavar="SECONDS",
+    callback=lambda _context, _parameter, text: _seconds(text),
+    help="Wait up to this long, such as 90s, for commits of a running at-least-once application,"
+    " so that its point can be exact.",
+)
+def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool, wait_s: float) -> None:
     """Take a recovery point now
 
     The point is restorable once `kstreams-assets backup` has read its backup window, which is
@@ -47,7 +58,7 @@ def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool) -> Non
     from kstreams_assets.recovery.recorder import recorder_of
 
     with KafkaCluster(settings.connection) as cluster:
-        point = recorder_of(settings, cluster, new_lineage=new_lineage).take()
+        point = recorder_of(settings, cluster, new_lineage=new_lineage).take(commit_wait_s=wait_s)
     _show(settings, point, as_json=as_json)
     if not as_json:
         click.echo(outage_now(settings))
@@ -55,6 +66,15 @@ def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool) -> Non
             f"{next_close(settings)} Then run kstreams-assets backup. Until the point is backed"
             " up, restoring it requires the source cluster."
         )
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    found = re.fullmatch(r"([0-9]{1,4})s?", text)
+    if found is None or int(found[1]) > _LONGEST_WAIT_S:
+        raise click.BadParameter(f"{text} is not a time up to {_LONGEST_WAIT_S}s, such as 90s.")
+    return float(found[1])
 
 
 @recovery_points.command(
@@ -193,7 +213,7 @@ def _show(settings: ApplicationSettings, point: RecoveryPoint, *, as_json: bool)
     print_table(
         f"Recovery point {point.id} of {point.application_id}: {point.guarantee} by"
         f" {point.method}, {iso_time(point.taken_at_ms)}, {point.took_ms} ms."
-        f" {point.reason}\n{_sealing(point)} Restorability from the backups:"
+        f" {point.reason}{_repeats(point)}\n{_sealing(point)} Restorability from the backups:"
         f" {status.restorability}. {status.reason}",
         *POSITION.table(positions(point)),
     )
@@ -207,6 +227,12 @@ def _show(settings: ApplicationSettings, point: RecoveryPoint, *, as_json: bool)
                 for one in group.offsets
             ],
         )
+
+
+def _repeats(point: RecoveryPoint) -> str:
+    if not point.repeats_at_most:
+        return ""
+    return f" A restore processes at most {point.most_repeats:,} records again."
 
 
 def _sealing(point: RecoveryPoint) -> str:

@@ -11,6 +11,7 @@ from kstreams_assets.app.names import BROKER_TOPICS, owner_of
 from kstreams_assets.errors import KafkaError, StoredDataError, TopicNotFoundError, WarehouseError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
+from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.transactions import TransactionalTopics
 from kstreams_assets.layout import Warehouse
@@ -32,6 +33,7 @@ from kstreams_assets.recovery.evidence import Evidence, runs_at
 from kstreams_assets.recovery.lineage import require_continues
 from kstreams_assets.recovery.maintenance import maintain_if_due
 from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
+from kstreams_assets.recovery.passive_method import PassiveCommits
 from kstreams_assets.recovery.retention import Retention, retention_of
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
 from kstreams_assets.recovery.transactions import TransactionsMethod
@@ -45,6 +47,8 @@ _PATIENCE_S = 15.0
 _BROKERS_S = 12.0
 """How long to wait for a silent broker: by default the controller declares it dead after 9 s."""
 _LOCK_WAIT_S = 30.0
+_AGAIN_S = 1.0
+"""Between two attempts to watch an application, which may rebalance."""
 _OTHER_GROUPS_S = 5.0
 """How long transactions may keep the offsets of other groups undecided, for all groups."""
 
@@ -78,12 +82,33 @@ _STRATEGIES: Mapping[Method, _Strategy] = {
 }
 
 
+_PASSIVE_TEXT = "Each thread's part of the logs ends at one of its commits, readers before writers."
+
+
 class _Start(NamedTuple):
     """The start of a point: epoch milliseconds, the monotonic clock, version of the ledger."""
 
     wall_ms: int
     monotonic_s: float
     ledger_version: int
+
+    @classmethod
+    def now(cls, repo: Repository) -> "_Start":
+        """Start a point now."""
+        version = repo.ledger.version()
+        return cls(time.time_ns() // 1_000_000, time.monotonic(), version)
+
+
+class _PassiveCut(NamedTuple):
+    """A cut that was found before the recorder's lock was taken.
+
+    `newest_id` is the point that was the newest when the application was first watched.
+    """
+
+    scene: Scene
+    positions: Positions
+    start: _Start
+    newest_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +136,7 @@ class Recorder:
         closes_window_end_ms: int | None = None,
         held: Mapping[TopicPartitionId, Position] | None = None,
         seal_bytes: int | None = None,
+        commit_wait_s: float = 0.0,
     ) -> RecoveryPoint:
         """Take a point now and store it, with the records of it that cannot wait.
 
@@ -120,6 +146,9 @@ class Recorder:
             held: The ends of the changelogs in the backups, as read before.
             seal_bytes: How many bytes of the changelogs may be saved to seal the point (default:
                 from the settings).
+            commit_wait_s: How long to wait for commits of a running at-least-once application, so
+                that its point can be exact; 0: do not wait. Without a cut in this time, the point
+                is taken as without a wait.
 
         Raises:
             ClusterUnavailableError: No broker answered in time.
@@ -134,8 +163,21 @@ class Recorder:
             LeaseLostError: Another recorder took the lock over while this one was suspended; no
                 point was stored.
         """
+        with self.cluster.raw_log() as reader:
+            # Others take points meanwhile: no lock is held while this waits for commits.
+            passive = self._wait_for_commits(reader, commit_wait_s) if commit_wait_s else None
+            return self._take(reader, passive, closes_window_end_ms, held or {}, seal_bytes)
+
+    def _take(
+        self,
+        reader: RawLogReader,
+        passive: _PassiveCut | NotTaken | None,
+        closes_window_end_ms: int | None,
+        held: Mapping[TopicPartitionId, Position],
+        seal_bytes: int | None,
+    ) -> RecoveryPoint:
         application_id = self.application.application_id
-        repo = Repository.of(self.warehouse, application_id)
+        repo = self._repo
         with repo.writing(Lock.RECORDER, purpose="recovery point", wait_s=_LOCK_WAIT_S) as lock:
             table = repo.points
             newest = next(iter(table.newest()), None)
@@ -144,11 +186,11 @@ class Recorder:
             sealed = newest
             if newest is not None and not newest.sealed:
                 sealed = table.newest_sealed()
-            safe = Safe(newest, sealed, self._held(held or {}))
+            safe = Safe(newest, sealed, self._held(held))
             limit = self.settings.seal_bytes if seal_bytes is None else seal_bytes
-            with self.cluster.raw_log() as reader:
-                point, tails = self._settled(reader, safe, limit)
-            taken_at_ms = _stamp(point.taken_at_ms, newest, repo)
+            point, tails = self._settled(reader, safe, limit, passive)
+            now_ms = point.ended_at_ms if point.commits else point.taken_at_ms
+            taken_at_ms = _stamp(point.taken_at_ms, newest, repo, now_ms)
             point = replace(
                 point,
                 id=new_point_id(taken_at_ms),
@@ -176,6 +218,35 @@ class Recorder:
         )
         return point
 
+    @property
+    def _repo(self) -> Repository:
+        return Repository.of(self.warehouse, self.application.application_id)
+
+    def _wait_for_commits(
+        self, reader: RawLogReader, wait_s: float
+    ) -> _PassiveCut | NotTaken | None:
+        """Return a passive cut; None if the application does not run at least once."""
+        deadline = time.monotonic() + wait_s
+        newest = next(iter(self._repo.points.newest()), None)
+        while True:
+            self.cluster.watch_leaders()
+            start = _Start.now(self._repo)
+            scene = self._scene(reader)
+            if scene.absent_topics:
+                return NotTaken(f"topic {scene.absent_topics[0]} is not on the cluster")
+            if not _runs_at_least_once(scene):
+                return None
+            found = PassiveCommits(scene, max(0.0, deadline - time.monotonic())).take()
+            if isinstance(found, Positions):
+                wait_for_brokers_s = min(_BROKERS_S, max(0.0, deadline - time.monotonic()))
+                reason = self.cluster.stale_leader_check(scene.group, wait_s=wait_for_brokers_s)
+                if not reason:
+                    return _PassiveCut(scene, found, start, newest.id if newest else None)
+                found = NotTaken(reason, again=True)
+            if not found.again or time.monotonic() + _AGAIN_S > deadline:
+                return found
+            time.sleep(_AGAIN_S)
+
     def _held(
         self, held: Mapping[TopicPartitionId, Position]
     ) -> Mapping[TopicPartitionId, Position]:
@@ -197,26 +268,38 @@ class Recorder:
         }
         return {**restored, **of_these_logs}
 
+    def _scene(self, reader: RawLogReader) -> Scene:
+        return Scene(
+            self.application,
+            self.cluster,
+            reader,
+            self.cluster.metadata().topics,
+            self.settings.lookback_seconds,
+            self.between,
+            restored=self._restored(),
+            other_groups=self._other_groups(),
+        )
+
     def _settled(
-        self, reader: RawLogReader, safe: Safe, seal_bytes: int
+        self,
+        reader: RawLogReader,
+        safe: Safe,
+        seal_bytes: int,
+        passive: _PassiveCut | NotTaken | None,
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
-        """Retry while topics are created or deleted."""
+        """Use a passive cut, or try the methods; retry while topics are created or deleted."""
+        better: dict[Method, str] = {}
+        if isinstance(passive, _PassiveCut):
+            completed = self._completed(passive, safe, seal_bytes)
+            if not isinstance(completed, NotTaken):
+                return completed
+            passive = completed
+        if isinstance(passive, NotTaken):
+            better[Method.PASSIVE_COMMITS] = passive.reason
         changed: Sequence[str] = ()
-        restored = self._restored()
-        ledger = Repository.of(self.warehouse, self.application.application_id).ledger
         for _ in range(_ATTEMPTS):
-            version = ledger.version()
-            start = _Start(time.time_ns() // 1_000_000, time.monotonic(), version)
-            scene = Scene(
-                self.application,
-                self.cluster,
-                reader,
-                self.cluster.metadata().topics,
-                self.settings.lookback_seconds,
-                self.between,
-                restored=restored,
-                other_groups=self._other_groups(),
-            )
+            start = _Start.now(self._repo)
+            scene = self._scene(reader)
             if scene.absent_topics and safe.newest is None:
                 # At the first point the names have just been configured, so a missing topic is an
                 # error. Later, a missing topic must not stop the recorder for the others.
@@ -224,12 +307,12 @@ class Recorder:
                     topics=scene.absent_topics, cluster=self.cluster.connection.bootstrap_servers
                 )
             try:
-                taken = self._by_methods(scene, safe, seal_bytes, start)
+                taken = self._by_methods(scene, safe, seal_bytes, start, better)
                 after = self.cluster.metadata().topics
             except TopicNotFoundError as error:  # deleted since the names were listed
                 changed = error.topics
                 continue
-            changed = sorted(n for n, topic in scene.described.items() if after.get(n) != topic)
+            changed = _changed(scene, after)
             if not changed:
                 return taken
         raise KafkaError(
@@ -238,6 +321,30 @@ class Recorder:
             remedy="Wait until no process creates or deletes topics of the application, then try"
             " again.",
         )
+
+    def _completed(
+        self, passive: _PassiveCut, safe: Safe, seal_bytes: int
+    ) -> tuple[RecoveryPoint, Sequence[SavedTail]] | NotTaken:
+        """Make the point of a passive cut, unless another recorder's point goes beyond it."""
+        positions, start, newest = passive.positions, passive.start, safe.newest
+        try:
+            scene = self._with_incarnations(passive.scene, safe)
+            if newest is not None and newest.id != passive.newest_id:
+                later = _beyond(positions, scene, newest)
+                if later is not None:
+                    return NotTaken(f"recovery point {newest.id} was taken meanwhile, with {later}")
+            strategy = _Strategy(1, lambda _: positions)
+            found = self._try(strategy, scene, safe, seal_bytes, start)
+            if isinstance(found, NotTaken):
+                return found
+            point = self._point(scene, *found, {}, start, newest)
+            changed = _changed(scene, self.cluster.metadata().topics)
+        except TopicNotFoundError as error:
+            changed = error.topics
+        else:
+            if not changed:
+                return point, found[1].tails
+        return NotTaken(f"topic {', '.join(sorted(changed))} changed during the cut")
 
     def _other_groups(self) -> tuple[ConsumerGroup, ...]:
         """Return the other groups that points record, read before the ends of the logs.
@@ -258,10 +365,15 @@ class Recorder:
         return tuple(found)
 
     def _by_methods(
-        self, scene: Scene, safe: Safe, seal_bytes: int, start: _Start
+        self,
+        scene: Scene,
+        safe: Safe,
+        seal_bytes: int,
+        start: _Start,
+        better: Mapping[Method, str],
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
         """Return the first method's positions whose records can be saved; bounded tries."""
-        reasons: dict[Method, str] = {}
+        reasons = dict(better)
         tries = 0
         for method, strategy in _STRATEGIES.items():
             for _ in range(strategy.tries):
@@ -302,7 +414,9 @@ class Recorder:
         positions = evidence.applied()
         # Checked after the last sample of any method: an answer may be a deposed leader's.
         self.between("leaders")
-        left_s = start.monotonic_s + _BROKERS_S - time.monotonic()
+        waited = positions.method is Method.PASSIVE_COMMITS
+        since_s = time.monotonic() if waited else start.monotonic_s
+        left_s = since_s + _BROKERS_S - time.monotonic()
         uncertainty = self.cluster.stale_leader_check(scene.group, wait_s=max(0.0, left_s))
         return NotTaken(uncertainty, again=True) if uncertainty else (positions, completed)
 
@@ -381,6 +495,8 @@ class Recorder:
             in_flight=completed.in_flight,
             undeclared_topics=self._undeclared(scene, completed, written),
             cut_guarantee=positions.guarantee,
+            repeats_bound=positions.repeats_bound,
+            commits=positions.commits,
             runs_at=_runs_at(scene, positions, seen),
             ledger_version=start.ledger_version,
         )
@@ -390,7 +506,9 @@ class Recorder:
         ]
         if missing or completed.left_in_kafka:
             point = replace(point, guarantee=Guarantee.AT_LEAST_ONCE)
-        parts = [_STRATEGIES[positions.method].text, positions.note]
+        is_passive = positions.method is Method.PASSIVE_COMMITS
+        text = _PASSIVE_TEXT if is_passive else _STRATEGIES[positions.method].text
+        parts = [text, positions.note]
         if better:
             parts.append(f"Better methods failed: {_joined(better)}.")
         if scene.logs.truncated:
@@ -462,6 +580,38 @@ class Recorder:
         return seen
 
 
+def _runs_at_least_once(scene: Scene) -> bool:
+    """Whether the application runs, and its newest records were written without transactions."""
+    state = scene.cluster.group_state(scene.group)
+    if state is None or state.is_empty:
+        return False
+    ends = scene.cluster.high_watermarks(scene.written)
+    found = runs_at(scene, ends, scene.committed_offsets(), has_transactional_ids=False)
+    return found is Guarantee.AT_LEAST_ONCE
+
+
+def _changed(scene: Scene, after: Mapping[str, TopicIdentity]) -> list[str]:
+    """Return topics that were deleted or recreated, or have another number of partitions."""
+    return sorted(name for name, topic in scene.described.items() if after.get(name) != topic)
+
+
+def _beyond(positions: Positions, scene: Scene, newest: RecoveryPoint) -> str | None:
+    """Return the records or offset of a point that a cut does not have, in words."""
+    for cut in newest.partitions:
+        is_same = cut.topic in scene.described and cut.topic_id == scene.incarnation(cut.id)
+        end = positions.ends.get(cut.id)
+        if not is_same or end is None:
+            continue
+        excluded = positions.excluded.get(cut.id, ())
+        if cut.end > (excluded[0].start if excluded else end):
+            return f"later records of {cut.id}"
+    for one in newest.group_offsets:
+        committed = positions.committed.get(one.id)
+        if committed is None or committed.offset < one.offset:
+            return f"a later offset of {one.id}"
+    return None
+
+
 def _runs_at(scene: Scene, positions: Positions, seen: TransactionalTopics) -> Guarantee | None:
     if positions.shows_transactions and positions.guarantee is Guarantee.EXACT:
         return Guarantee.EXACT
@@ -479,15 +629,15 @@ def _age_s(point: RecoveryPoint) -> float:
     return min(max(time.time() - point.taken_at_ms / 1000, 0.0), _LONGEST_LOOK_S)
 
 
-def _stamp(now_ms: int, newest: RecoveryPoint | None, repo: Repository) -> int:
+def _stamp(taken_ms: int, newest: RecoveryPoint | None, repo: Repository, now_ms: int) -> int:
     """Return the time to store with a point: after the newest one's, unless that is in the future.
 
     A clock that was set back must not make a later point look earlier. But one point of a clock
     that was ahead must not move all later ones into the future: if others were taken by now, it
     was the wrong one. The sequence orders all of them anyway.
     """
-    if newest is None or newest.taken_at_ms < now_ms:
-        return now_ms
+    if newest is None or newest.taken_at_ms < taken_ms:
+        return taken_ms
     if newest.taken_at_ms > now_ms + CLOCK_STEP_MS:
         instants = repo.points.instants()
         if any(instant.taken_at_ms <= now_ms for instant in instants):
@@ -496,7 +646,7 @@ def _stamp(now_ms: int, newest: RecoveryPoint | None, repo: Repository) -> int:
                 newest.id,
                 iso_time(newest.taken_at_ms),
             )
-            return now_ms
+            return taken_ms
     return newest.taken_at_ms + 1
 
 

@@ -1,25 +1,33 @@
 """Passive cuts of a running at-least-once application, judged by an oracle."""
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.levels import NoOrder, levels_of
 from kstreams_assets.recovery.passive_commits import Ambiguous, EndsSample
 from kstreams_assets.recovery.passive_method import PassiveCommits, Watched
+from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.scene import NotTaken, Scene
+from kstreams_assets.repository.repository import Repository
 from tests.recovery.vector_oracle import VectorHistory, Verdict, read_vectors
 from tests.streams.cluster import connection_to, passing_cluster, unique_name
-from tests.streams.vector_app import VectorApp, VectorTopics, orders
+from tests.streams.vector_app import PARTITIONS, VectorApp, VectorTopics, orders
 
 pytestmark = pytest.mark.kafka
 
 CUTS = 6
+MANY_CUTS = 20
+NO_CACHE = {"statestore.cache.max.bytes": "0"}
 TOO_EARLY_S = 0.1
 
 
@@ -35,7 +43,7 @@ class Watching(PassiveCommits):
         return sample
 
 
-def watched(watching: Watching) -> Watched:
+def watched(watching: PassiveCommits) -> Watched:
     deadline = time.monotonic() + 60
     while isinstance(found := watching.watch(), NotTaken):  # the group may still rebalance
         assert found.again, found.reason
@@ -113,6 +121,74 @@ def test_passive_cuts_lose_nothing_and_repeat_no_more_than_they_say(
     assert min(v.repeats for v in wrong_order) > 500
 
 
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    ("instances", "config"),
+    [
+        pytest.param(1, {}, id="defaults"),
+        pytest.param(1, {"producer.linger.ms": "0", **NO_CACHE}, id="no-linger-no-cache"),
+        pytest.param(3, {"producer.linger.ms": "5", **NO_CACHE}, id="three-instances-one-killed"),
+        pytest.param(2, {"producer.linger.ms": "5"}, id="two-instances-cache-one-killed"),
+    ],
+)
+def test_each_of_many_cuts_is_what_it_says(
+    cluster: KafkaCluster, tmp_path: Path, instances: int, config: dict[str, str]
+) -> None:
+    """An instance is killed halfway, if there are several."""
+    topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
+    topics.create(cluster)
+    servers = cluster.connection.bootstrap_servers
+    settings = {"consumer.session.timeout.ms": "10000", "num.stream.threads": "1", **config}
+    apps = [
+        VectorApp(servers, topics, state_dir=tmp_path / f"app{number}", config=settings)
+        for number in range(instances)
+    ]
+    found: list[Watched] = []
+    killed_at = MANY_CUTS // 2 if instances > 1 else MANY_CUTS
+    with ExitStack() as stack:
+        for app in apps:
+            stack.enter_context(app)
+        reader = stack.enter_context(cluster.raw_log())
+        with orders(servers, topics, rate=1_500):
+            wait_for_offsets(cluster, topics)
+            scene = Scene(topics.application, cluster, reader, cluster.metadata().topics)
+            for number in range(MANY_CUTS):
+                if number == killed_at:
+                    apps[0].kill()
+                found.append(watched(PassiveCommits(scene, wait_s=60, retry_s=2)))
+        final = read_to_the_end(cluster, topics)
+    history = read_vectors(cluster, topics)
+    own = history.judge(ends_of(cluster, topics), final)
+    verdicts = [judge(history, one) for one in found]
+    assert own.losses == own.in_flight == 0
+    assert [v for v, _ in verdicts if v.losses] == []
+    assert [pair for pair in verdicts[:killed_at] if pair[0].repeats > pair[1]] == []
+    # After a kill, the application itself has repeated records.
+    beyond = [pair for pair in verdicts[killed_at:] if pair[0].repeats > pair[1] + own.repeats]
+    assert beyond == []
+    print("NUMBERS", sorted(bound for _, bound in verdicts), own, [v.repeats for v, _ in verdicts])
+    assert sum(not bound for _, bound in verdicts) > 0
+
+
+def ends_of(cluster: KafkaCluster, topics: VectorTopics) -> Mapping[TopicPartitionId, int]:
+    numbers = range(PARTITIONS)
+    return cluster.high_watermarks(TopicPartitionId(t, n) for t in topics.written for n in numbers)
+
+
+def read_to_the_end(
+    cluster: KafkaCluster, topics: VectorTopics
+) -> dict[TopicPartitionId, CommittedOffset]:
+    """Return the offsets of the application once it has read everything."""
+    deadline = time.monotonic() + 120
+    while True:
+        committed = cluster.group_offsets(topics.application_id)
+        ends = cluster.high_watermarks(committed)
+        if all(committed[p].offset == end for p, end in ends.items()):
+            return committed
+        assert time.monotonic() < deadline, "the application does not read to the end"
+        time.sleep(0.5)
+
+
 def earlier_samples(watching: Watching, one: Watched) -> list[EndsSample]:
     """Return, for each boundary, a sample that was taken a little before its commit."""
     found: list[EndsSample] = []
@@ -128,6 +204,114 @@ def wait_for_offsets(cluster: KafkaCluster, topics: VectorTopics) -> None:
     while len(cluster.group_offsets(topics.application_id)) < 12:
         assert time.monotonic() < deadline, "the application does not commit"
         time.sleep(0.5)
+
+
+def test_a_point_of_a_running_application_is_exact_and_others_take_points_meanwhile(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
+    topics.create(cluster)
+    servers = cluster.connection.bootstrap_servers
+    warehouse = Warehouse(tmp_path / "warehouse")
+    recorder = Recorder(topics.application, cluster, warehouse)
+    with (
+        VectorApp(servers, topics, state_dir=tmp_path / "app"),
+        orders(servers, topics, rate=1_000),
+    ):
+        wait_for_offsets(cluster, topics)
+        exact = exact_point(recorder)
+        saved = in_flight_of(Repository.of(warehouse, topics.application_id), exact, topics)
+        there = records_of(cluster, exact, topics)
+        with KafkaCluster(cluster.connection) as other:
+            meanwhile = taken_meanwhile(recorder, Recorder(topics.application, other, warehouse))
+    history = read_vectors(cluster, topics)
+    assert [judge_point(history, exact)] == [Verdict(0, 0, exact.in_flight)]
+    assert saved == there
+    assert {one.level for one in exact.commits} == {0, 1, 2}
+    assert {one.repeats for one in exact.commits} == {exact.repeats_bound} == {0}
+    assert exact.repeats_at_most == {}
+    points = Repository.of(warehouse, topics.application_id).points.newest(2)
+    assert points[1] == meanwhile
+    assert meanwhile.method is Method.OFFSETS_FIRST
+    assert meanwhile.repeats_bound is None
+    assert judge_point(history, points[0]).losses == 0
+    assert behind(points[0], meanwhile) == []
+
+
+def exact_point(recorder: Recorder) -> RecoveryPoint:
+    reasons: list[str] = []
+    for _ in range(4):
+        point = recorder.take(commit_wait_s=30)
+        if point.guarantee is Guarantee.EXACT:
+            assert point.method is Method.PASSIVE_COMMITS
+            return point
+        reasons.append(point.reason)
+    pytest.fail("\n".join(reasons))
+
+
+def taken_meanwhile(waits: Recorder, other: Recorder) -> RecoveryPoint:
+    """Return a point that another recorder took while the first one waited for commits."""
+    for _ in range(5):
+        waiting = threading.Thread(target=lambda: waits.take(commit_wait_s=20))
+        waiting.start()
+        point = other.take()
+        was_waiting = waiting.is_alive()
+        waiting.join(120)
+        if was_waiting:
+            return point
+    pytest.fail("the other recorder took no point while the first one waited")
+
+
+def judge_point(history: VectorHistory, point: RecoveryPoint) -> Verdict:
+    cuts = point.partitions
+    return history.judge(
+        {cut.id: cut.end for cut in cuts},
+        point.group.committed,
+        {cut.id: cut.excluded for cut in cuts},
+    )
+
+
+def behind(later: RecoveryPoint, earlier: RecoveryPoint) -> list[TopicPartitionId]:
+    """Return what the earlier point has and the later one does not have."""
+    ends = {cut.id: cut.whole_below for cut in later.partitions}
+    offsets = {one.id: one.offset for one in later.group_offsets}
+    return [
+        *(cut.id for cut in earlier.partitions if ends[cut.id] < cut.end),
+        *(one.id for one in earlier.group_offsets if offsets[one.id] < one.offset),
+    ]
+
+
+def in_flight_of(
+    repo: Repository, point: RecoveryPoint, topics: VectorTopics
+) -> dict[TopicPartitionId, list[tuple[int, bytes]]]:
+    """Return the saved repartition records of a point."""
+    found: dict[TopicPartitionId, list[tuple[int, bytes]]] = {}
+    for row in repo.saved_records.of_point(point).to_pylist():
+        if row["topic"] in (topics.by_customer, topics.by_group):
+            p = TopicPartitionId(row["topic"], row["partition"])
+            found.setdefault(p, []).append((row["offset"], row["value"]))
+    return found
+
+
+def records_of(
+    cluster: KafkaCluster, point: RecoveryPoint, topics: VectorTopics
+) -> dict[TopicPartitionId, list[tuple[int, bytes]]]:
+    """Return the same records, from the logs."""
+    found: dict[TopicPartitionId, list[tuple[int, bytes]]] = {}
+    with cluster.raw_log() as reader:
+        for cut in point.partitions:
+            if cut.topic in (topics.by_customer, topics.by_group):
+                asked = OffsetRange(point.group.offset_in(cut) or 0, cut.end)
+                batches = reader.read({cut.id: asked}, deadline_s=30)[cut.id] if asked else ()
+                records = [r for batch in batches for r in batch.records()]
+                kept = [
+                    (r.offset, r.value or b"")
+                    for r in records
+                    if r.offset in asked and cut.holds(r.offset)
+                ]
+                if kept:
+                    found[cut.id] = kept
+    return found
 
 
 def test_no_cut_without_members(cluster: KafkaCluster) -> None:
