@@ -204,6 +204,29 @@ def wait_for_offsets(cluster: KafkaCluster, topics: VectorTopics) -> None:
         time.sleep(0.5)
 
 
+def test_a_point_that_waits_for_commits_loses_nothing_and_says_its_number(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    """Whether it is exact, is decided by what the application does close to its commits."""
+    topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
+    topics.create(cluster)
+    servers = cluster.connection.bootstrap_servers
+    recorder = Recorder(topics.application, cluster, Warehouse(tmp_path / "warehouse"))
+    with (
+        VectorApp(servers, topics, state_dir=tmp_path / "app"),
+        orders(servers, topics, rate=1_000),
+    ):
+        wait_for_offsets(cluster, topics)
+        point = recorder.take(commit_wait_s=20)
+    verdict = judge_point(read_vectors(cluster, topics), point)
+    assert verdict.losses == 0, point.reason
+    assert verdict.repeats <= point.most_repeats, point.reason
+    assert point.method in (Method.PASSIVE_COMMITS, Method.OFFSETS_FIRST)
+    if point.method is Method.OFFSETS_FIRST:
+        assert "passive_commits" in point.reason
+
+
+@pytest.mark.drill
 def test_a_point_of_a_running_application_is_exact_and_others_take_points_meanwhile(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
