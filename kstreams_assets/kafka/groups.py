@@ -18,8 +18,8 @@ from kstreams_assets.errors import (
     UnstableGroupOffsetsError,
 )
 from kstreams_assets.kafka.coordinator_log import assigned_partitions
-from kstreams_assets.kafka.leaders import Requests, answers_in, by_topic
-from kstreams_assets.kafka.metadata import operation_names
+from kstreams_assets.kafka.leaders import answers_in, by_topic
+from kstreams_assets.kafka.metadata import MetadataRequests, operation_names
 from kstreams_assets.kafka.throttle import unthrottled_time
 from kstreams_assets.kafka.wire import (
     COORDINATOR_BUSY,
@@ -59,6 +59,9 @@ _DESCRIBE = "group_state"
 _OPERATIONS = "group_operations"
 # From version 6 on a group that is absent, or of another protocol, has no operations either.
 _DESCRIBE_ANY_VERSION = 5
+_STABLE: Final = "Stable"
+_DEAD: Final = "Dead"
+_NO_MEMBER: Final = ("Empty", _DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class GroupState:
     @property
     def is_empty(self) -> bool:
         """Whether the group has no member."""
-        return self.state in ("Empty", "Dead")
+        return self.state in _NO_MEMBER
 
 
 def group_in_use(group: str, state: GroupState | None, operation: str) -> KafkaError:
@@ -213,7 +216,7 @@ def _reason(code: int, metadata_length: int | None) -> str:
     return name
 
 
-class GroupRequests(Requests):
+class GroupRequests(MetadataRequests):
     """The part of `KafkaCluster` that concerns consumer groups."""
 
     def group_offsets(
@@ -272,7 +275,7 @@ class GroupRequests(Requests):
         if entry is None:
             return None
         kind = (entry.group_type or "classic").lower()
-        empty = entry.group_state in ("Empty", "Dead")
+        empty = entry.group_state in _NO_MEMBER
         if kind != "classic":
             return GroupState(group, kind, entry.group_state, 0 if empty else None)
         answer = self._described(group)
@@ -281,16 +284,56 @@ class GroupRequests(Requests):
         return GroupState(group, kind, answer.group_state, len(answer.members))
 
     def group_members(self, group: str) -> Mapping[str, frozenset[TopicPartitionId]] | None:
-        """The partitions of each member of a stable classic group, by member id.
+        """The partitions that each member of a stable group reads, by member id.
 
-        None for a group that is absent, not stable, or of another protocol. Needs DESCRIBE.
+        A member of Kafka Streams is a thread. None for a group that is absent or not stable, and
+        for the protocol `consumer`, which Kafka Streams does not use. For the protocol `streams`
+        (KIP-1071), partitions of topics that a pattern subscribes are absent. Needs DESCRIBE.
         """
         answer = self._described(group, max_version=_DESCRIBE_ANY_VERSION)
-        if answer is None:
-            return None
-        if answer.group_state != "Stable" or answer.protocol_type != "consumer":
+        if answer is None or answer.group_state == _DEAD:  # what it says of the other protocols
+            return self._streams_members(group)
+        if answer.group_state != _STABLE or answer.protocol_type != "consumer":
             return None
         return {m.member_id: assigned_partitions(m.member_assignment) for m in answer.members}
+
+    def _streams_members(self, group: str) -> Mapping[str, frozenset[TopicPartitionId]] | None:
+        from kstreams_assets.kafka.messages import StreamsGroupDescribeRequest
+
+        try:
+            described = self._ask(
+                group,
+                lambda: StreamsGroupDescribeRequest(group_ids=[group]),
+                lambda response: [response.groups[0].error_code],
+                _DESCRIBE,
+            )
+        except client_errors.IncompatibleBrokerVersion:
+            return None
+        answer = described.groups[0]
+        if answer.error_code == GROUP_ID_NOT_FOUND:
+            return None
+        if answer.error_code:
+            raise _group_refused(_DESCRIBE, group, answer.error_code)
+        if answer.group_state != _STABLE or answer.topology is None:
+            return None
+        counts = self.topics()
+        read_by = {
+            one.subtopology_id: [
+                *one.source_topics,
+                *(t.name for t in one.repartition_source_topics),
+            ]
+            for one in answer.topology.subtopologies or ()
+        }
+        return {
+            member.member_id: frozenset(
+                TopicPartitionId(topic, number)
+                for task in member.assignment.active_tasks
+                for topic in read_by[task.subtopology_id]
+                for number in task.partitions
+                if number < counts.get(topic, 0)  # a shorter topic has no part in the last tasks
+            )
+            for member in answer.members
+        }
 
     def _described(self, group: str, **versions: int) -> Any | None:  # noqa: ANN401
         """What the coordinator says of a classic group; None if there is none of this name."""

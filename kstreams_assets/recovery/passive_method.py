@@ -201,7 +201,7 @@ class PassiveCommits:
     def _members(self) -> Assignment | NotTaken:
         members = self.scene.cluster.group_members(self.scene.group)
         if members is None:
-            reason = "the group is not a stable group of the classic protocol"
+            reason = "the group is not stable"
             return NotTaken(reason, again=True)
         return {member: partitions for member, partitions in members.items() if partitions}
 

@@ -49,6 +49,10 @@ def test_running_then_stopped(
         states = list(_states(cluster, application_id, "Stable"))
         assert not any(state.is_empty for state in states)
         assert states[-1] == GroupState(application_id, protocol, "Stable", members)
+        counts = cluster.topics()
+        (read,) = (cluster.group_members(application_id) or {}).values()
+        topics = (orders, f"{application_id}-orders-by-customer-repartition")
+        assert read == {TopicPartitionId(t, n) for t in topics for n in range(counts[t])}
         assert application_id in cluster.group_ids()
         assert "READ" in cluster.group_operations(application_id)
         for change in (cluster.commit_group_offsets, cluster.delete_group_offsets):
@@ -56,6 +60,7 @@ def test_running_then_stopped(
                 change(application_id, before)
             assert f"is in use ({protocol} group, state Stable)" in caught.value.problem
     stopped = list(_states(cluster, application_id, "Empty"))[-1]
+    assert cluster.group_members(application_id) is None
     assert stopped == GroupState(application_id, protocol, "Empty", 0)
     assert stopped.is_empty
     assert cluster.group_offsets(application_id) == before

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.kafka
 
 CUTS = 6
 MANY_CUTS = 20
+STREAMS_PROTOCOL = {"group.protocol": "streams"}
 NO_CACHE = {"statestore.cache.max.bytes": "0"}
 TOO_EARLY_S = 0.1
 
@@ -129,6 +130,7 @@ def test_passive_cuts_lose_nothing_and_repeat_no_more_than_they_say(
         pytest.param(1, {"producer.linger.ms": "0", **NO_CACHE}, id="no-linger-no-cache"),
         pytest.param(3, {"producer.linger.ms": "5", **NO_CACHE}, id="three-instances-one-killed"),
         pytest.param(2, {"producer.linger.ms": "5"}, id="two-instances-cache-one-killed"),
+        pytest.param(2, STREAMS_PROTOCOL, id="two-instances-streams-protocol-one-killed"),
     ],
 )
 def test_each_of_many_cuts_is_what_it_says(
@@ -138,7 +140,9 @@ def test_each_of_many_cuts_is_what_it_says(
     topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
     topics.create(cluster)
     servers = cluster.connection.bootstrap_servers
-    settings = {"consumer.session.timeout.ms": "10000", "num.stream.threads": "1", **config}
+    settings = {"num.stream.threads": "1", **config}
+    if config != STREAMS_PROTOCOL:  # there the broker has this setting
+        settings["consumer.session.timeout.ms"] = "10000"
     apps = [
         VectorApp(servers, topics, state_dir=tmp_path / f"app{number}", config=settings)
         for number in range(instances)
