@@ -14,9 +14,9 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
@@ -34,10 +34,15 @@ from kstreams_assets.checks import problem_lines
 from kstreams_assets.closing import SIGNALS_S
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.model.lineage import OtherClusterError
-from kstreams_assets.model.spans import Window
+from kstreams_assets.model.point import RecoveryPoint
+from kstreams_assets.model.spans import Position, Window
 from kstreams_assets.model.tables import Lock
-from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.passive_method import CommitHistory
+from kstreams_assets.recovery.recorder import AwaitedCut, Recorder, recorder_of
+from kstreams_assets.recovery.scene import NotTaken
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import store_at
@@ -62,6 +67,8 @@ _NUMBER: Final = re.compile(r"\d+")
 _FIRST: Final = "First backup"
 _LATER: Final = "Catching up"
 _WINDOWS_AT_ONCE: Final = 20
+_SHORT_WATCH_S: Final = 0.5
+"""An application that runs exactly once, or not at all, needs no longer wait than this."""
 _log = logging.getLogger(__name__)
 
 
@@ -162,6 +169,40 @@ class _Closing:
         Repository.open(settings).schemas.try_to_save(settings.registry)
 
 
+@dataclass(slots=True)
+class _Watching:
+    """Waits for commits of the application between the steps, on a connection of its own."""
+
+    recorder: Recorder
+    reader: RawLogReader
+    wait_s: float
+    pool: ThreadPoolExecutor
+    check: Callable[[], None]
+    """Raises when the follower has ended."""
+    _history: CommitHistory = field(default_factory=CommitHistory)
+    _running: "Future[AwaitedCut | NotTaken | None] | None" = None
+
+    def point(self, held: Mapping[TopicPartitionId, Position]) -> RecoveryPoint | None:
+        """Take a point; None while commits are awaited."""
+        if self._running is None:
+            self._running = self.pool.submit(self._wait)
+        wait([self._running], timeout=_SHORT_WATCH_S)
+        if not self._running.done():
+            return None
+        running, self._running = self._running, None
+        # The watching thread has ended: the connection is free.
+        return self.recorder.take(held=held, awaited=running.result())
+
+    def _wait(self) -> AwaitedCut | NotTaken | None:
+        return self.recorder.wait_for_commits(
+            self.reader, self.wait_s, history=self._history, sleep=self._sleep
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.check()
+        time.sleep(seconds)
+
+
 def _pause_s(first_s: float, failures: int, longest_s: float = _LONGEST_PAUSE_S) -> float:
     return min(first_s * 2 ** min(failures, 10), max(first_s, longest_s))
 
@@ -227,6 +268,7 @@ class Follower:
     """Without success for this long, the follower ends, unless another run holds the lock."""
     status: FollowerStatus = field(init=False)
     _closing: _Closing | None = field(init=False, default=None)
+    _watching: _Watching | None = field(init=False, default=None)
     _over: threading.Event = field(init=False, default_factory=threading.Event)
     _success: float = field(init=False, default_factory=time.monotonic)
     _logged: float = field(init=False, default=float("-inf"))
@@ -288,7 +330,7 @@ class Follower:
                     lock = repo.lock(Lock.FOLLOWER, purpose=f"follower {self.run_id}", wait_s=0)
                     held = stack.enter_context(lock)
                     self._report()
-                with KafkaCluster(self.settings.connection) as cluster:
+                with KafkaCluster(self.settings.connection) as cluster, self._watched(ended):
                     while not ended.is_set():
                         held.require_held()
                         closing.start_if_due()
@@ -304,6 +346,32 @@ class Follower:
                 elif self._has_given_up():
                     raise
                 ended.wait(self._failed(error))
+
+    @contextmanager
+    def _watched(self, ended: threading.Event) -> Iterator[None]:
+        """Watch commits, if points wait for them, until the block ends."""
+        wait_s = self.settings.recovery_points.commit_wait_seconds
+        if not wait_s:
+            yield
+            return
+        over = threading.Event()
+
+        def check() -> None:
+            if ended.is_set() or over.is_set():
+                raise _Ended
+
+        with (
+            KafkaCluster(self.settings.connection) as cluster,
+            cluster.raw_log() as reader,
+            ThreadPoolExecutor(1, "watch") as pool,
+        ):
+            recorder = recorder_of(self.settings, cluster, new_lineage=self.new_lineage)
+            self._watching = _Watching(recorder, reader, wait_s, pool, check)
+            try:
+                yield
+            finally:
+                over.set()
+                self._watching = None
 
     def _has_given_up(self) -> bool:
         return self.status.failures >= _LEAST_FAILURES and self._idle_s() > self.give_up_s
@@ -347,8 +415,15 @@ class Follower:
         """
         settings = self.settings
         held = Repository.open(settings).ledger.held_positions(settings.application)
-        recorder = recorder_of(settings, cluster, new_lineage=self.new_lineage)
-        point = recorder.take(held=held)
+        if self._watching is None:
+            recorder = recorder_of(settings, cluster, new_lineage=self.new_lineage)
+            point = recorder.take(held=held)
+        else:
+            point = self._watching.point(held)
+        if point is None:
+            self._success = time.monotonic()
+            self._change(stepped_at_ms=now_ms(), steps=self.status.steps + 1, failures=0)
+            return
         job = self._job(ended)
         is_closing = self._closing is not None and self._closing.is_running
         if is_closing:

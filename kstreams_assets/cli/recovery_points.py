@@ -44,10 +44,12 @@ def recovery_points() -> None:
     section="Checks",
     metavar="SECONDS",
     callback=lambda _context, _parameter, text: _seconds(text),
-    help="Wait up to this long, such as 90s, for commits of a running at-least-once application,"
-    " so that its point can be exact.",
+    help="Wait up to this long (such as 90s) for commits of a running at-least-once application"
+    " (default: recovery_points.commit_wait_seconds).",
 )
-def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool, wait_s: float) -> None:
+def take(
+    settings: ApplicationSettings, as_json: bool, new_lineage: bool, wait_s: float | None
+) -> None:
     """Take a recovery point now
 
     The point is restorable once `kstreams-assets backup` has read its backup window, which is
@@ -57,6 +59,8 @@ def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool, wait_s
     from kstreams_assets.kafka.cluster import KafkaCluster
     from kstreams_assets.recovery.recorder import recorder_of
 
+    if wait_s is None:
+        wait_s = settings.recovery_points.commit_wait_seconds
     with KafkaCluster(settings.connection) as cluster:
         point = recorder_of(settings, cluster, new_lineage=new_lineage).take(commit_wait_s=wait_s)
     _show(settings, point, as_json=as_json)
@@ -68,9 +72,9 @@ def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool, wait_s
         )
 
 
-def _seconds(text: str | None) -> float:
+def _seconds(text: str | None) -> float | None:
     if text is None:
-        return 0.0
+        return None
     found = re.fullmatch(r"([0-9]{1,4})s?", text)
     if found is None or int(found[1]) > _LONGEST_WAIT_S:
         raise click.BadParameter(f"{text} is not a time up to {_LONGEST_WAIT_S}s, such as 90s.")

@@ -78,6 +78,22 @@ class _Quality(NamedTuple):
 
 
 @dataclass
+class CommitHistory:
+    """What is known of the threads of an application; kept from one cut to the next.
+
+    `producers` is the producer id of each member of the group. `lag_s`: the shortest time between
+    a commit, by the broker's clock, and its sample.
+    """
+
+    pace: CommitPace = field(default_factory=CommitPace)
+    producers: dict[str, int] = field(default_factory=dict)
+    members: frozenset[str] = frozenset()
+    read_to: int = 0
+    """End of what was read of the offsets topic for these members."""
+    lag_s: float = math.inf
+
+
+@dataclass
 class PassiveCommits:
     """Makes one cut of an application within `wait_s`.
 
@@ -92,15 +108,13 @@ class PassiveCommits:
     """How long to look for a proof; default: as long as the wait allows."""
     levels: Sequence[Level] | None = None
     sleep: Callable[[float], None] = time.sleep
-    pace: CommitPace = field(default_factory=CommitPace)
-    _producers: dict[str, int] = field(init=False, default_factory=dict)
+    history: CommitHistory = field(default_factory=CommitHistory)
     _kept: defaultdict[TopicPartitionId, list[LoadedBatch]] = field(
         init=False, default_factory=lambda: defaultdict(list)
     )
     _kept_to: dict[TopicPartitionId, int] = field(init=False, default_factory=dict)
     _kept_at: float = field(init=False, default=0.0)
     _started: float = field(init=False, default=0.0)
-    _lag_s: float = field(init=False, default=math.inf)
     _samples: int = field(init=False, default=0)
     _base: dict[TopicPartitionId, CommittedOffset] = field(init=False, default_factory=dict)
     _best: dict[str, tuple[_Quality, Boundary]] = field(init=False, default_factory=dict)
@@ -164,7 +178,7 @@ class PassiveCommits:
         self._base = dict(scene.committed_offsets())
         sample = self._sample(log)
         self._learn_history(log, read_to, members)
-        rest_s = self.pace.interval_s(members) or _DEFAULT_COMMIT_S
+        rest_s = self.history.pace.interval_s(members) or _DEFAULT_COMMIT_S
         progress = CutInProgress(
             levels, members, dict(self._base), sample.group_end, rest_s=_LATER * rest_s
         )
@@ -173,7 +187,7 @@ class PassiveCommits:
             if time.monotonic() > deadline:
                 return self._too_late(progress)
             if self._samples > 1:
-                self.sleep(self.pace.pause_s(self._broker_s(), progress.waiting))
+                self.sleep(self.history.pace.pause_s(self._broker_s(), progress.waiting))
             sample = self._sample(log)
             found = self._batches(log, read_to, sample.group_end)
             if isinstance(found, NotTaken):
@@ -183,6 +197,7 @@ class PassiveCommits:
                 return NotTaken(commits.reason)
             read_to = max(read_to, sample.group_end)
             self._learn(found, members)
+            self.history.read_to = read_to
             for boundary in progress.observe(sample, commits, time.monotonic()):
                 self._consider(progress, boundary, first, deadline)
             self._keep(sample, at_once=progress.is_complete)
@@ -192,7 +207,7 @@ class PassiveCommits:
             levels,
             members,
             tuple(progress.boundaries),
-            dict(self._producers),
+            dict(self.history.producers),
             frozenset(p.topic for p in scene.internal),
         )
         batches = self._read(evidence.ranges())
@@ -210,7 +225,7 @@ class PassiveCommits:
         ends, group_end = self.scene.cluster.high_watermarks_before(wanted, log)
         self._samples += 1
         self._sampled_at.append(time.monotonic())
-        self.pace.spend(self._broker_s())
+        self.history.pace.spend(self._broker_s())
         return EndsSample(ends, group_end)
 
     def _batches(
@@ -226,9 +241,13 @@ class PassiveCommits:
         return batches_of_group(batches, self.scene.group)
 
     def _learn_history(self, log: TopicPartitionId, end: int, members: Assignment) -> None:
-        """Learn commit intervals from the log."""
-        start = self.scene.cluster.log_start_offsets([log])[log]
-        asked = {log: OffsetRange(max(start, end - _HISTORY), end)}
+        """Learn commit intervals from the log; other members have other producers."""
+        history = self.history
+        if history.members != members.keys():
+            history.members, history.read_to = frozenset(members), 0
+            history.producers = {m: one for m, one in history.producers.items() if m in members}
+        start = max(self.scene.cluster.log_start_offsets([log])[log], end - _HISTORY)
+        asked = {log: OffsetRange(max(start, min(history.read_to, end)), end)}
         try:
             read = self._read(asked, limit_bytes=_HISTORY_BYTES)
         except KafkaError:
@@ -242,13 +261,13 @@ class PassiveCommits:
             if isinstance(commits, Ambiguous):
                 continue
             at_s = batch.header.max_timestamp / 1000
-            self._lag_s = min(self._lag_s, time.time() - at_s)
+            self.history.lag_s = min(self.history.lag_s, time.time() - at_s)
             for commit in commits:
-                self.pace.committed(commit.thread, at_s)
+                self.history.pace.committed(commit.thread, at_s)
 
     def _broker_s(self) -> float:
         """Return the time by the broker's clock, as far as its commits show that it differs."""
-        lag_s = self._lag_s
+        lag_s = self.history.lag_s
         return time.time() - (lag_s if lag_s < 0 or _SKEW_S < lag_s < math.inf else 0.0)
 
     def _consider(
@@ -266,8 +285,8 @@ class PassiveCommits:
         self._find_producer(progress, boundary, first)
         grown = boundary.grown(writable_by(level, tasks, self.scene.written))
         batches = _headers(self._read(grown))
-        count = unproven(boundary, level, tasks, self._producers, batches)
-        interval = self.pace.interval_s(progress.assignment) or _DEFAULT_COMMIT_S
+        count = unproven(boundary, level, tasks, self.history.producers, batches)
+        interval = self.history.pace.interval_s(progress.assignment) or _DEFAULT_COMMIT_S
         # Within half an interval no thread writes its caches for the next commit.
         is_late = count > 0 and self._sampled_at[-1] - self._sampled_at[0] > interval / 2
         quality = _Quality(is_late, count)
@@ -295,8 +314,6 @@ class PassiveCommits:
         self, progress: CutInProgress, boundary: Boundary, first: Mapping[TopicPartitionId, int]
     ) -> None:
         """Find a thread's producer: the one that wrote its changelogs since the cut started."""
-        if boundary.thread in self._producers:
-            return
         partitions = progress.assignment[boundary.thread]
         own = [
             p
@@ -310,8 +327,11 @@ class PassiveCommits:
         }
         read = self._read(newest)
         found = {one.header.producer_id for of_it in read.values() for one in of_it[-1:]}
+        # A thread may have got another producer id since an earlier cut.
         if len(found) == 1:
-            self._producers[boundary.thread] = found.pop()
+            self.history.producers[boundary.thread] = found.pop()
+        elif found:
+            self.history.producers.pop(boundary.thread, None)
 
     def _keep(self, sample: EndsSample, *, at_once: bool) -> None:
         """Read the repartition records from the readers' offsets on: processed ones are purged."""

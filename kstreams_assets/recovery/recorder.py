@@ -33,7 +33,7 @@ from kstreams_assets.recovery.evidence import Evidence, runs_at
 from kstreams_assets.recovery.lineage import require_continues
 from kstreams_assets.recovery.maintenance import maintain_if_due
 from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
-from kstreams_assets.recovery.passive_method import PassiveCommits
+from kstreams_assets.recovery.passive_method import CommitHistory, PassiveCommits
 from kstreams_assets.recovery.retention import Retention, retention_of
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
 from kstreams_assets.recovery.transactions import TransactionsMethod
@@ -99,7 +99,7 @@ class _Start(NamedTuple):
         return cls(time.time_ns() // 1_000_000, time.monotonic(), version)
 
 
-class _PassiveCut(NamedTuple):
+class AwaitedCut(NamedTuple):
     """A cut that was found before the recorder's lock was taken.
 
     `newest_id` is the point that was the newest when the application was first watched.
@@ -137,6 +137,7 @@ class Recorder:
         held: Mapping[TopicPartitionId, Position] | None = None,
         seal_bytes: int | None = None,
         commit_wait_s: float = 0.0,
+        awaited: AwaitedCut | NotTaken | None = None,
     ) -> RecoveryPoint:
         """Take a point now and store it, with the records of it that cannot wait.
 
@@ -149,6 +150,7 @@ class Recorder:
             commit_wait_s: How long to wait for commits of a running at-least-once application, so
                 that its point can be exact; 0: do not wait. Without a cut in this time, the point
                 is taken as without a wait.
+            awaited: The result of `wait_for_commits`; its connections must be open.
 
         Raises:
             ClusterUnavailableError: No broker answered in time.
@@ -165,13 +167,14 @@ class Recorder:
         """
         with self.cluster.raw_log() as reader:
             # Others take points meanwhile: no lock is held while this waits for commits.
-            passive = self._wait_for_commits(reader, commit_wait_s) if commit_wait_s else None
-            return self._take(reader, passive, closes_window_end_ms, held or {}, seal_bytes)
+            if commit_wait_s:
+                awaited = self.wait_for_commits(reader, commit_wait_s)
+            return self._take(reader, awaited, closes_window_end_ms, held or {}, seal_bytes)
 
     def _take(
         self,
         reader: RawLogReader,
-        passive: _PassiveCut | NotTaken | None,
+        passive: AwaitedCut | NotTaken | None,
         closes_window_end_ms: int | None,
         held: Mapping[TopicPartitionId, Position],
         seal_bytes: int | None,
@@ -222,12 +225,23 @@ class Recorder:
     def _repo(self) -> Repository:
         return Repository.of(self.warehouse, self.application.application_id)
 
-    def _wait_for_commits(
-        self, reader: RawLogReader, wait_s: float
-    ) -> _PassiveCut | NotTaken | None:
-        """Return a passive cut; None if the application does not run at least once."""
+    def wait_for_commits(
+        self,
+        reader: RawLogReader,
+        wait_s: float,
+        *,
+        history: CommitHistory | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> AwaitedCut | NotTaken | None:
+        """Return a passive cut; None if the application does not run at least once.
+
+        `sleep` is called between samples, and may raise to end the wait.
+        """
+        history = CommitHistory() if history is None else history
         deadline = time.monotonic() + wait_s
         newest = next(iter(self._repo.points.newest()), None)
+        if newest is not None and newest.runs_at is Guarantee.EXACT:
+            return None
         while True:
             self.cluster.watch_leaders()
             start = _Start.now(self._repo)
@@ -236,16 +250,17 @@ class Recorder:
                 return NotTaken(f"topic {scene.absent_topics[0]} is not on the cluster")
             if not _runs_at_least_once(scene):
                 return None
-            found = PassiveCommits(scene, max(0.0, deadline - time.monotonic())).take()
+            left_s = max(0.0, deadline - time.monotonic())
+            found = PassiveCommits(scene, left_s, sleep=sleep, history=history).take()
             if isinstance(found, Positions):
                 wait_for_brokers_s = min(_BROKERS_S, max(0.0, deadline - time.monotonic()))
                 reason = self.cluster.stale_leader_check(scene.group, wait_s=wait_for_brokers_s)
                 if not reason:
-                    return _PassiveCut(scene, found, start, newest.id if newest else None)
+                    return AwaitedCut(scene, found, start, newest.id if newest else None)
                 found = NotTaken(reason, again=True)
             if not found.again or time.monotonic() + _AGAIN_S > deadline:
                 return found
-            time.sleep(_AGAIN_S)
+            sleep(_AGAIN_S)
 
     def _held(
         self, held: Mapping[TopicPartitionId, Position]
@@ -285,11 +300,11 @@ class Recorder:
         reader: RawLogReader,
         safe: Safe,
         seal_bytes: int,
-        passive: _PassiveCut | NotTaken | None,
+        passive: AwaitedCut | NotTaken | None,
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
         """Use a passive cut, or try the methods; retry while topics are created or deleted."""
         better: dict[Method, str] = {}
-        if isinstance(passive, _PassiveCut):
+        if isinstance(passive, AwaitedCut):
             completed = self._completed(passive, safe, seal_bytes)
             if not isinstance(completed, NotTaken):
                 return completed
@@ -323,7 +338,7 @@ class Recorder:
         )
 
     def _completed(
-        self, passive: _PassiveCut, safe: Safe, seal_bytes: int
+        self, passive: AwaitedCut, safe: Safe, seal_bytes: int
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]] | NotTaken:
         """Make the point of a passive cut, unless another recorder's point goes beyond it."""
         positions, start, newest = passive.positions, passive.start, safe.newest
