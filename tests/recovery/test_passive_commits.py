@@ -346,4 +346,4 @@ def test_no_cut_without_members(cluster: KafkaCluster) -> None:
         scene = Scene(topics.application, cluster, reader, cluster.metadata().topics)
         found = PassiveCommits(scene, wait_s=1).take()
     assert isinstance(found, NotTaken)
-    assert "not a stable group" in found.reason
+    assert "the group is not stable" in found.reason
