@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 _VERSION: Final = 1
@@ -17,15 +19,20 @@ def journal_topic(application_id: str) -> str:
     return f"{application_id}-commit-journal"
 
 
+def journal_partition(application_id: str, topic: str | None = None) -> TopicPartitionId:
+    """Return the partition to which the companion writes; `topic`: its name if configured."""
+    return TopicPartitionId(topic or journal_topic(application_id), 0)
+
+
 @dataclass(frozen=True, slots=True)
 class CommitBoundary:
     """What one commit of one stream thread separates from all later work of this thread.
 
     `acknowledged` are the ends (exclusive) that the thread's producer had written in each partition
     since the thread started. `run` identifies this start; `number` counts its commits from 1 and
-    skips a boundary that was dropped. A boundary that is not `regular` (tasks were revoked or
-    corrupted) leaves tasks of the thread out of `committed`. `record_offset` is its position in the
-    journal.
+    skips a boundary that was dropped. A boundary that is not `regular` leaves tasks of the thread
+    out of `committed` (tasks were revoked or corrupted), or a record before it was not
+    acknowledged. `record_offset` is its position in the journal.
     """
 
     thread: str
@@ -57,25 +64,29 @@ def read_journal(
     *,
     start: int = 0,
     topic: str | None = None,
+    reader: RawLogReader | None = None,
     deadline_s: float,
 ) -> JournalPart:
     """Read the boundaries of an application from an offset of its journal to the end.
 
     Retention may have deleted records from `start` on. A boundary that a retry wrote twice counts
-    once if both are in this part. `topic` is the name where it is not the default. Needs DESCRIBE
-    and READ on the topic. Raises TopicNotFoundError if the companion has written nothing yet, and
-    the errors of `RawLogReader.read`.
+    once if both are in this part. `topic` is the name where it is not the default. `reader` saves
+    new connections. Needs DESCRIBE and READ on the topic. Raises TopicNotFoundError if the
+    companion has written nothing yet, and the errors of `RawLogReader.read`.
 
     Example:
         part = read_journal(cluster, "shop", deadline_s=10)
         later = read_journal(cluster, "shop", start=part.next_offset, deadline_s=10)
     """
-    partition = TopicPartitionId(topic or journal_topic(application_id), 0)
+    partition = journal_partition(application_id, topic)
     end = cluster.high_watermarks([partition])[partition]
+    if start >= end:
+        return JournalPart((), start)
     first = max(start, cluster.log_start_offsets([partition])[partition])
     if first >= end:
-        return JournalPart((), max(start, end))
-    with cluster.raw_log() as reader:
+        return JournalPart((), end)
+    with ExitStack() as stack:
+        reader = reader or stack.enter_context(cluster.raw_log())
         batches = reader.read({partition: OffsetRange(first, end)}, deadline_s=deadline_s)
         records = [
             record

@@ -33,14 +33,16 @@ class Method(StrEnum):
 
     `transactions`: the committed transactions of a live exactly-once application were identified in
     the raw logs. `sandwich`: a stable read; offsets did not move while everything before them
-    became stable. `quiesced`: the group was empty and nothing was undecided. `passive_commits`:
-    ends of the logs at commits of a live at-least-once application, tried only if the caller can
-    wait for them. `offsets_first`: committed offsets, then ends.
+    became stable. `quiesced`: the group was empty and nothing was undecided. `journal`:
+    ends that the companion of a live at-least-once application recorded at its commits.
+    `passive_commits`: ends of the logs at such commits, without a companion; both are tried only
+    if the caller can wait for commits. `offsets_first`: committed offsets, then ends.
     """
 
     TRANSACTIONS = "transactions"
     SANDWICH = "sandwich"
     QUIESCED = "quiesced"
+    JOURNAL = "journal"
     PASSIVE_COMMITS = "passive_commits"
     OFFSETS_FIRST = "offsets_first"
 

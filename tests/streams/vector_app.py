@@ -126,6 +126,7 @@ class VectorApp(StreamsProcess):
         *,
         state_dir: Path,
         config: Mapping[str, str] | None = None,
+        program: JavaProgram = PROGRAM,
     ) -> None:
         settings = {
             "bootstrap.servers": bootstrap_servers,
@@ -138,7 +139,7 @@ class VectorApp(StreamsProcess):
         }
         arguments = [topics.prefix, *(text for pair in settings.items() for text in pair)]
         log_file = state_dir.parent / f"{state_dir.name}-vector-app.log"
-        super().__init__(PROGRAM, arguments, log_file=log_file, heap_mb=256)
+        super().__init__(program, arguments, log_file=log_file, heap_mb=256)
 
 
 @contextmanager

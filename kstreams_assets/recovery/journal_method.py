@@ -1,0 +1,297 @@
+"""The method `journal`: cuts a live at-least-once application whose companion records commits."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kstreams_assets.errors import OffsetOutOfRangeError, TopicNotFoundError
+from kstreams_assets.kafka.coordinator_log import changes_membership
+from kstreams_assets.kafka.journal import journal_partition, read_journal
+from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
+from kstreams_assets.model.point import Guarantee, Method
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.group_commits import batches_of_group
+from kstreams_assets.recovery.journal_cut import Journal, JournalCut, LevelStart, ThreadBoundary
+from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
+from kstreams_assets.recovery.passive_commits import (
+    Ambiguous,
+    Assignment,
+    CutEvidence,
+    ThreadCommit,
+    commits_of_threads,
+)
+from kstreams_assets.recovery.scene import READ_S, NotTaken, Positions, Scene
+
+_POLL_S: Final = 0.1
+_KEEP_EVERY_S: Final = 0.2
+_CHECK_EVERY_S: Final = 1.0
+_JOURNAL_LAG_S: Final = 10.0
+"""A boundary that the companion could not write within 10 s is dropped."""
+_HISTORY: Final = 2_000
+"""Boundaries before the cut that are read: each thread needs its newest one."""
+_READ_BYTES: Final = 64 * 1024**2
+
+
+@dataclass
+class JournalCommits:
+    """Makes one exact cut of an application within `wait_s`, or none.
+
+    It waits for one commit of each thread and level. The journal must contain it; see `journal_cut`
+    for what is proven. Any change of the group's members ends the cut. `topic`: the journal's name,
+    where it is not the default; `levels`: default from the topology.
+    """
+
+    scene: Scene
+    wait_s: float
+    topic: str | None = None
+    levels: Sequence[Level] | None = None
+    sleep: Callable[[float], None] = time.sleep
+    _log: "_GroupWatch" = field(init=False)
+    _journal: Journal = field(init=False)
+    _next_offset: int = field(init=False, default=0)
+    _kept: defaultdict[TopicPartitionId, list[LoadedBatch]] = field(
+        init=False, default_factory=lambda: defaultdict(list)
+    )
+    _kept_to: dict[TopicPartitionId, int] = field(init=False, default_factory=dict)
+    _kept_at: float = field(init=False, default=0.0)
+
+    def take(self) -> Positions | NotTaken:
+        """Return the positions of the cut."""
+        deadline = time.monotonic() + self.wait_s
+        try:
+            return self._take(deadline)
+        except TopicNotFoundError as error:
+            return NotTaken(f"there is no commit journal: {error.problem.rstrip('.')}")
+        except OffsetOutOfRangeError as error:
+            return NotTaken(f"records were purged: {error.problem.rstrip('.')}", again=True)
+        except UNREADABLE as error:
+            return NotTaken(error.problem.rstrip("."))
+
+    def _take(self, deadline: float) -> Positions | NotTaken:
+        scene = self.scene
+        levels = levels_of(scene.application) if self.levels is None else self.levels
+        if isinstance(levels, NoOrder):
+            return NotTaken(levels.reason)
+        if scene.group_log is None:
+            return NotTaken("__consumer_offsets is not visible: give the recorder DESCRIBE on it")
+        started = scene.cluster.high_watermarks([scene.group_log])[scene.group_log]
+        members = self._members()
+        if isinstance(members, NotTaken):
+            return members
+        unread = sorted({*scene.read} - {p for of in members.values() for p in of})
+        if unread:
+            return NotTaken(f"no member of the group reads {unread[0]}", again=True)
+        self._log = _GroupWatch(scene, scene.group_log, members, started)
+        # The offsets contain the commits of all boundaries that the journal has by now.
+        journal = journal_partition(scene.group, self.topic)
+        before = scene.cluster.high_watermarks([journal])[journal]
+        self._journal = Journal(before)
+        self._next_offset = max(0, before - _HISTORY)
+        base = scene.committed_offsets()
+        internal = frozenset(p.topic for p in scene.internal)
+        progress = JournalCut(CutEvidence(levels, members, (), {}, internal))
+        for level in range(len(levels)):
+            problem = self._level(progress, level, base, deadline)
+            if problem is not None:
+                return problem
+        self._keep(at_once=True)
+        problem = self._log.read()
+        if problem is not None:
+            return problem
+        committed = self._log.as_committed(
+            {p: offset for one in progress.chosen for p, offset in one.offsets.items()}, base
+        )
+        if isinstance(committed, NotTaken):
+            return committed
+        cut = progress.cut(committed)
+        if isinstance(cut, NotTaken):
+            return cut
+        if self._members() != members:
+            return NotTaken("the group rebalanced during the cut", again=True)
+        read = {p for level in levels for p in level.reads}
+        return Positions(
+            Method.JOURNAL,
+            Guarantee.EXACT,
+            cut.ends,
+            {**{p: o for p, o in base.items() if p.topic not in read}, **cut.committed},
+            cut.ends,
+            cut.excluded,
+            note="Exact by proof: the application's companion recorded what each thread had written"
+            " at its commits.",
+            kept=dict(self._kept),
+        )
+
+    def _level(
+        self,
+        progress: JournalCut,
+        level: int,
+        base: Mapping[TopicPartitionId, CommittedOffset],
+        deadline: float,
+    ) -> NotTaken | None:
+        """Choose a boundary of each member with tasks at a level, and prove them."""
+        start = self._start(progress.evidence.assignment)
+        offsets_before = {p: one.offset for p, one in base.items()}
+        missing = set(progress.members(level))
+        while True:
+            self._read_journal()
+            found = self._journal.first_after(start, progress.evidence.assignment)
+            if isinstance(found, NotTaken):
+                return found
+            for member in sorted(missing & found.keys()):
+                offsets = self._journal.offsets_at(found[member], offsets_before)
+                if isinstance(offsets, NotTaken):
+                    return offsets
+                one = progress.choose(level, member, found[member], start, offsets)
+                if isinstance(one, NotTaken):
+                    return one
+                missing.discard(member)
+                self._keep_from(one)
+            if not missing:
+                break
+            if time.monotonic() > deadline:
+                return NotTaken(
+                    f"the journal has no new commit of {len(missing)} of"
+                    f" {len(progress.members(level))} threads at level {level + 1} of"
+                    f" {len(progress.evidence.levels)} within {self.wait_s:g} s: threads without"
+                    " records commit nothing, and members without the companion write no journal"
+                )
+            problem = self._log.check(start, missing)
+            if problem is not None:
+                return problem
+            self.sleep(_POLL_S)
+            self._keep()
+        read = self._read(progress.ranges(level))
+        headers = {p: [one.header for one in of_it] for p, of_it in read.items()}
+        return progress.prove(level, headers)
+
+    def _start(self, members: Assignment) -> LevelStart:
+        cluster = self.scene.cluster
+        ends = cluster.high_watermarks(self.scene.written)
+        later_ends = cluster.high_watermarks(self.scene.written)
+        read = sorted({*self.scene.read, *(p for of in members.values() for p in of)})
+        committed = cluster.group_offsets(self.scene.group, partitions=read)
+        return LevelStart(ends, later_ends, {p: one.offset for p, one in committed.items()})
+
+    def _members(self) -> Assignment | NotTaken:
+        members = self.scene.cluster.group_members(self.scene.group)
+        if members is None:
+            reason = "the group is not a stable group of the classic protocol"
+            return NotTaken(reason, again=True)
+        return {member: partitions for member, partitions in members.items() if partitions}
+
+    def _read_journal(self) -> None:
+        part = read_journal(
+            self.scene.cluster,
+            self.scene.group,
+            start=self._next_offset,
+            topic=self.topic,
+            reader=self.scene.reader,
+            deadline_s=READ_S,
+        )
+        self._next_offset = part.next_offset
+        self._journal.add(part.boundaries)
+
+    def _keep_from(self, boundary: ThreadBoundary) -> None:
+        for p in self.scene.repartitions:
+            if p in boundary.offsets:
+                self._kept_to[p] = boundary.offsets[p]
+
+    def _keep(self, *, at_once: bool = False) -> None:
+        """Read the repartition records from the readers' offsets on: processed ones are purged."""
+        now = time.monotonic()
+        if not self._kept_to or (now - self._kept_at < _KEEP_EVERY_S and not at_once):
+            return
+        self._kept_at = now
+        ends = self.scene.cluster.high_watermarks(self._kept_to)
+        asked = {
+            p: OffsetRange(start, ends[p]) for p, start in self._kept_to.items() if start < ends[p]
+        }
+        held = sum(len(one.data) for of_it in self._kept.values() for one in of_it)
+        for p, batches in self._read(asked, limit_bytes=max(1, _READ_BYTES - held)).items():
+            self._kept[p] += batches
+            self._kept_to[p] = asked[p].end
+
+    def _read(
+        self, asked: Mapping[TopicPartitionId, OffsetRange], *, limit_bytes: int = _READ_BYTES
+    ) -> Mapping[TopicPartitionId, Sequence[LoadedBatch]]:
+        return self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=limit_bytes)
+
+
+@dataclass
+class _GroupWatch:
+    """Reads the group's partition of `__consumer_offsets` from the start of a cut on."""
+
+    scene: Scene
+    partition: TopicPartitionId
+    members: Assignment
+    read_to: int
+    commits: list[ThreadCommit] = field(default_factory=list)
+    _checked_at: float = field(default_factory=time.monotonic)
+    _seen_at: dict[int, float] = field(default_factory=dict)
+    """When commits were first seen, by the offset of their last record."""
+
+    def read(self) -> NotTaken | None:
+        """Read to the end; return a rebalance, or a commit of another program."""
+        end = self.scene.cluster.high_watermarks([self.partition])[self.partition]
+        if end <= self.read_to:
+            return None
+        asked = {self.partition: OffsetRange(self.read_to, end)}
+        batches = self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=_READ_BYTES)
+        found = [
+            one for one in batches[self.partition] if self.read_to <= one.header.base_offset < end
+        ]
+        if any(changes_membership(one, self.scene.group) for one in found):
+            return NotTaken("the group rebalanced during the cut", again=True)
+        commits = commits_of_threads(batches_of_group(found, self.scene.group), self.members)
+        if isinstance(commits, Ambiguous):
+            return NotTaken(commits.reason)
+        self.read_to = end
+        self.commits += commits
+        self._seen_at.update((one.last, time.monotonic()) for one in commits)
+        return None
+
+    def check(self, start: LevelStart, missing: set[str]) -> NotTaken | None:
+        """Return a member that commits, but writes no journal; looks once a second."""
+        now = time.monotonic()
+        if now - self._checked_at < _CHECK_EVERY_S:
+            return None
+        self._checked_at = now
+        problem = self.read()
+        if problem is not None:
+            return problem
+        for commit in self.commits:
+            is_later = any(
+                one.offset is not None and one.offset > start.committed.get(p, -1)
+                for p, one in commit.offsets.items()
+            )
+            age_s = now - self._seen_at[commit.last]
+            if commit.thread in missing and is_later and age_s > _JOURNAL_LAG_S:
+                return NotTaken(
+                    f"the member {commit.thread} committed {age_s:.0f} s ago, and the journal does"
+                    " not contain it: it may run without the companion"
+                )
+        return None
+
+    def as_committed(
+        self,
+        offsets: Mapping[TopicPartitionId, int],
+        base: Mapping[TopicPartitionId, CommittedOffset],
+    ) -> Mapping[TopicPartitionId, CommittedOffset] | NotTaken:
+        """Return offsets of boundaries with their metadata, exactly as they were committed."""
+        found: dict[TopicPartitionId, CommittedOffset] = {}
+        for p, offset in offsets.items():
+            known = [base[p]] if p in base and base[p].offset == offset else []
+            known += [
+                CommittedOffset(offset, one.metadata, one.leader_epoch)
+                for commit in self.commits
+                for q, one in commit.offsets.items()
+                if q == p and one.offset == offset
+            ]
+            if not known:
+                return NotTaken(f"no commit of offset {offset} of {p} is in __consumer_offsets")
+            if len({one.metadata for one in known}) > 1:
+                return NotTaken(f"offset {offset} of {p} was committed twice", again=True)
+            found[p] = known[-1]
+        return found
