@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from examples.order_processor.application import Guarantee
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import (
     CONSUMER_OFFSETS,
@@ -56,16 +57,17 @@ def journalled(
     *,
     jar_set: JarSet = "kafka",
     threads: int = 1,
+    guarantee: Guarantee = "at_least_once",
     config: Mapping[str, str] | None = None,
 ) -> OracleApp:
-    """An at-least-once application with the companion, whose topics exist."""
+    """An application with the companion, whose topics exist."""
     create_topics(servers, topics, partitions=PARTITIONS)
     source = Path(__file__).with_name("JournalledApp.java")
     return OracleApp(
         servers,
         topics,
         state_dir=folder / "state",
-        guarantee="at_least_once",
+        guarantee=guarantee,
         threads=threads,
         config={**INTERCEPTORS, **NO_PURGE, **(config or {})},
         program=JavaProgram(source, jar_set, also=(SOURCE,), jars=(build_companion(),)),
@@ -121,7 +123,13 @@ def by_thread(boundaries: tuple[CommitBoundary, ...]) -> dict[str, list[CommitBo
 
 
 @pytest.mark.parametrize(
-    "jar_set", ["kafka39", pytest.param("kafka43", marks=pytest.mark.drill), "kafka"]
+    ("jar_set", "protocol"),
+    [
+        ("kafka39", "classic"),
+        pytest.param("kafka43", "classic", marks=pytest.mark.drill),
+        ("kafka", "classic"),
+        pytest.param("kafka", "streams", marks=pytest.mark.drill),
+    ],
 )
 def test_boundaries_are_the_commits_and_the_acknowledged_ends(
     kafka_cluster: LocalCluster,
@@ -129,9 +137,11 @@ def test_boundaries_are_the_commits_and_the_acknowledged_ends(
     topics: OracleTopics,
     tmp_path: Path,
     jar_set: JarSet,
+    protocol: str,
 ) -> None:
     servers = kafka_cluster.bootstrap_servers
-    app = journalled(servers, topics, tmp_path, jar_set=jar_set, threads=2)
+    config = {} if protocol == "classic" else {"group.protocol": protocol}
+    app = journalled(servers, topics, tmp_path, jar_set=jar_set, threads=2, config=config)
     with app:
         work(app, cluster, topics, orders=1_000)
         committed = sum(map(len, commits_in_log(cluster, topics.application_id).values()))
@@ -267,16 +277,49 @@ def _runs_on_without_a_journal(
     assert "Exception in thread" not in log
 
 
-def test_no_boundary_is_written_without_the_second_interceptor(
-    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: OracleTopics, tmp_path: Path
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"producer.interceptor.classes": ""}, "AckInterceptor is not configured"),
+        ({"acks": "0"}, "gets acknowledgements without offsets"),
+    ],
+)
+def test_no_boundary_is_written_without_known_ends(
+    kafka_cluster: LocalCluster,
+    cluster: KafkaCluster,
+    topics: OracleTopics,
+    tmp_path: Path,
+    config: Mapping[str, str],
+    reason: str,
 ) -> None:
-    config = {"producer.interceptor.classes": ""}
     app = journalled(kafka_cluster.bootstrap_servers, topics, tmp_path, config=config)
     with app:
         work(app, cluster, topics, orders=200)
         assert eventually(lambda: metrics(app)[1] > 0)
-        assert "AckInterceptor is not configured" in app.log_file.read_text("utf-8")
+        assert reason in app.log_file.read_text("utf-8")
     assert metrics(app)[0] == 0
+
+
+def test_an_exactly_once_application_does_not_notice_the_companion(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: OracleTopics, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    app = journalled(servers, topics, tmp_path, guarantee="exactly_once_v2", threads=2)
+    with app:
+        work(app, cluster, topics, orders=1_000)
+        assert journal_topic(topics.application_id) not in cluster.topics()
+        log = app.log_file.read_text("utf-8")
+        assert "commit journal" not in log
+        assert "Exception" not in log
+    assert metrics(app) == (0, 0)
+    history = read_history(servers, topics)
+    committed = {p: o.offset for p, o in cluster.group_offsets(topics.application_id).items()}
+    written = [
+        TopicPartitionId(name, number)
+        for name in (topics.repartition, topics.changelog, topics.totals)
+        for number in range(PARTITIONS)
+    ]
+    assert violations(history, Cut(committed, cluster.high_watermarks(written))) == []
 
 
 def test_the_jar_is_for_java_11_and_contains_its_sources() -> None:

@@ -29,8 +29,15 @@ public final class AckInterceptor implements ProducerInterceptor<byte[], byte[]>
 
     @Override
     public void onAcknowledgement(RecordMetadata record, Exception error) {
-        if (thread != null && error == null && record.hasOffset()) {
+        if (thread == null) {
+            return;
+        }
+        if (error != null) {
+            thread.failed();
+        } else if (record.hasOffset()) {
             thread.acknowledged(record);
+        } else {
+            thread.hasUnknownEnds();
         }
     }
 

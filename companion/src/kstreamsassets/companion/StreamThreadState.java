@@ -20,6 +20,7 @@ final class StreamThreadState {
     private int consumers;
     private int producers;
     private volatile String unusable = AckInterceptor.class.getName() + " is not configured";
+    private volatile boolean hasFailed;
     private long commits;
 
     private StreamThreadState(String name) {
@@ -56,12 +57,24 @@ final class StreamThreadState {
         ends.merge(partition, record.offset() + 1, Math::max);
     }
 
+    /** A record was not acknowledged: the log may contain it nevertheless. */
+    void failed() {
+        hasFailed = true;
+    }
+
+    /** The broker does not return offsets (acks=0). */
+    void hasUnknownEnds() {
+        unusable = "the producer of " + name + " gets acknowledgements without offsets";
+    }
+
     /** Return the boundary of this commit as JSON (see README.md). Call it on the stream thread. */
     String boundary(String application, Map<TopicPartition, OffsetAndMetadata> offsets) {
         long number = ++commits; // dropped ones count: the reader sees the gap
         if (unusable != null) {
             throw new IllegalStateException(unusable);
         }
+        boolean regular = !hasFailed && isRegular();
+        hasFailed = false;
         Map<TopicPartition, Long> committed = new HashMap<>();
         offsets.forEach((partition, offset) -> committed.put(partition, offset.offset()));
         return "{\"version\":1,\"application\":" + quoted(application)
@@ -69,7 +82,7 @@ final class StreamThreadState {
                 + ",\"run\":" + quoted(run)
                 + ",\"number\":" + number
                 + ",\"timestamp_ms\":" + System.currentTimeMillis()
-                + ",\"regular\":" + isRegular()
+                + ",\"regular\":" + regular
                 + ",\"committed\":" + json(committed)
                 + ",\"acknowledged\":" + json(ends) + "}";
     }
