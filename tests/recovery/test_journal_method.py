@@ -1,14 +1,31 @@
 """Cuts from the commit journal of a running at-least-once application, judged by an oracle."""
 
+import itertools
+import random
+import re
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
+from kstreams_assets.app.model import (
+    AppTopic,
+    Store,
+    StreamsApplication,
+    TopicEdge,
+    TopicRole,
+    TopicRoles,
+)
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.journal import journal_topic
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import TopicPartitionId
@@ -16,8 +33,14 @@ from kstreams_assets.recovery.journal_method import JournalCommits
 from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene
 from spark_resources.companion import build_companion
+from spark_resources.java import JavaProgram
+from tests.recovery.history import read_history
+from tests.recovery.oracle import Cut, violations
+from tests.recovery.trial import NO_PURGE
 from tests.recovery.vector_oracle import read_vectors
 from tests.streams.cluster import unique_name
+from tests.streams.oracle_app import SOURCE, OracleApp, OracleTopics, create_topics
+from tests.streams.oracle_load import OracleLoad
 from tests.streams.vector_app import PARTITIONS, PROGRAM, VectorApp, VectorTopics, orders
 from tests.timing import eventually
 
@@ -133,3 +156,178 @@ def assert_kept(cuts: list[Positions], topics: VectorTopics) -> None:
                     first, last = cut.kept[p][0].header, cut.kept[p][-1].header
                     assert first.base_offset <= cut.committed[p].offset
                     assert last.last_offset >= cut.ends[p] - 1
+
+
+@pytest.mark.drill
+def test_standby_replicas_and_a_global_table_change_nothing(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    cluster.create_topics([TopicSpec(topics.regions, 2)])
+    regions = AppTopic(topics.regions, TopicRoles({TopicRole.GLOBAL}))
+    known = topics.application
+    application = replace(known, topics=tuple(sorted((*known.topics, regions), key=name_of)))
+    config = {"num.standby.replicas": "1", "with.regions": "yes"}
+    with (
+        with_companion(servers, topics, tmp_path / "one", config),
+        with_companion(servers, topics, tmp_path / "two", config),
+        orders(servers, topics, rate=500),
+        scene_of(cluster, topics) as scene,
+    ):
+        cuts = [taken(replace(scene, application=application)) for _ in range(30)]
+    history = read_vectors(cluster, topics)
+    verdicts = [history.judge(cut.ends, cut.committed, cut.excluded) for cut in cuts]
+    assert [(v.repeats, v.losses) for v in verdicts] == [(0, 0)] * len(cuts)
+
+
+def name_of(topic: AppTopic) -> str:
+    return topic.name
+
+
+@pytest.mark.drill
+def test_punctuators_on_threads_without_records(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    """What they write since a commit is not part of the cut; what they wrote before it is."""
+    servers = kafka_cluster.bootstrap_servers
+    topics = OracleTopics(unique_name("app"), unique_name("oracle") + ".")
+    create_topics(servers, topics, partitions=2, quiet_partitions=8)
+    app = OracleApp(
+        servers,
+        topics,
+        state_dir=tmp_path / "app",
+        guarantee="at_least_once",
+        threads=6,
+        commit_interval_ms=300,
+        punctuate_ms=20,
+        config={**COMPANION, **NO_PURGE, "linger.ms": "0"},
+        program=JavaProgram(SOURCE, jars=(build_companion(),)),
+    )
+    with (
+        app,
+        OracleLoad(servers, topics.orders, rate=500),
+        cluster.raw_log() as reader,
+    ):
+        members = cluster.group_members
+        assert eventually(lambda: len(members(topics.application_id) or ()) == 6)
+        assignment = members(topics.application_id) or {}
+        assert any({p.topic for p in of} == {topics.quiet} for of in assignment.values())
+        needed = {topics.ticks_changelog, journal_topic(topics.application_id)}
+        assert eventually(lambda: needed <= cluster.topics().keys())
+        scene = Scene(ticking(topics), cluster, reader, cluster.metadata().topics)
+        cuts = [taken(scene) for _ in range(30)]
+    history = read_history(servers, topics)
+    found = [
+        Cut({p: o.offset for p, o in cut.committed.items()}, cut.ends, cut.excluded) for cut in cuts
+    ]
+    assert [violations(history, cut) for cut in found] == [[]] * len(found)
+    mixed = Cut(found[-1].committed, {**found[-1].ends, **ticks_of(found[0], topics.ticks)})
+    assert violations(history, mixed) != []
+
+
+def ticks_of(cut: Cut, topic: str) -> Mapping[TopicPartitionId, int]:
+    return {p: end for p, end in cut.ends.items() if p.topic == topic}
+
+
+def ticking(topics: OracleTopics) -> StreamsApplication:
+    """The application with its sub-topologies."""
+    of = {
+        topics.orders: (TopicRole.INPUT, (0,)),
+        topics.repartition: (TopicRole.REPARTITION, (1,)),
+        topics.changelog: (TopicRole.CHANGELOG, (1,)),
+        topics.totals: (TopicRole.OUTPUT, ()),
+        topics.quiet: (TopicRole.INPUT, (2,)),
+        topics.ticks_changelog: (TopicRole.CHANGELOG, (2,)),
+        topics.ticks: (TopicRole.OUTPUT, ()),
+    }
+    found = tuple(
+        AppTopic(name, TopicRoles({role}), subtopologies=numbers)
+        for name, (role, numbers) in sorted(of.items())
+    )
+    edges = (
+        TopicEdge(topics.orders, topics.repartition),
+        TopicEdge(topics.repartition, topics.changelog),
+        TopicEdge(topics.repartition, topics.totals),
+        TopicEdge(topics.quiet, topics.ticks_changelog),
+        TopicEdge(topics.quiet, topics.ticks),
+    )
+    stores = (Store("totals", topics.changelog), Store("ticks", topics.ticks_changelog))
+    return StreamsApplication(topics.application_id, found, stores, edges)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+def test_cuts_while_instances_die_and_the_group_rebalances(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    """Kills repeat records of the application itself; a cut has these, no more and no less."""
+    servers = kafka_cluster.bootstrap_servers
+    settings = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
+    apps = [with_companion(servers, topics, tmp_path / f"app{n}", settings) for n in range(3)]
+    kills: list[float] = []
+    over = threading.Event()
+
+    def disturb() -> None:
+        """Kill one of two instances, start it again; let a third one join and leave."""
+        source = random.Random(5)
+        for number in itertools.count():
+            if over.wait(source.uniform(8, 20)):
+                return
+            if number % 2:
+                apps[2].start()
+                over.wait(source.uniform(5, 15))
+                apps[2].stop()
+            else:
+                kills.append(time.monotonic())
+                app = apps[source.randrange(2)]
+                app.kill()
+                over.wait(source.uniform(0, 10))
+                app.start()
+
+    cuts: list[Positions] = []
+    refused: Counter[str] = Counter()
+    thread = threading.Thread(target=disturb, name="disturber")
+    with apps[0], apps[1]:
+        with orders(servers, topics, rate=200), scene_of(cluster, topics) as scene:
+            thread.start()
+            try:
+                while len(cuts) < DRILL_POINTS:
+                    found = JournalCommits(scene, wait_s=6).take()
+                    if isinstance(found, Positions):
+                        cuts.append(found)
+                    else:
+                        refused[re.sub(r"[^ ]*\d[^ ]*", "N", found.reason)] += 1
+            finally:
+                over.set()
+                thread.join(120)
+                apps[2].stop()
+        assert eventually(lambda: is_drained(cluster, topics), within_s=120)
+        end = cluster.group_offsets(topics.application_id)
+    # A thread that missed its session repeats records as if it had been killed.
+    fenced = sum(app.log_file.read_text("utf-8").count("is being fenced") for app in apps)
+    print(f"{len(kills)} kills, {fenced} fenced, refused: {dict(refused)}")  # noqa: T201
+    history = read_vectors(cluster, topics)
+    ends = {p: len(customers) for p, customers in history.customers.items()}
+    found = [history.differences(cut.ends, cut.committed, cut.excluded)[:2] for cut in cuts]
+    found.append(history.differences(ends, end)[:2])
+    changes = 0
+    before = [np.zeros_like(one) for one in found[0]]
+    for number, repeats in enumerate(found):
+        grown = [now - then for now, then in zip(repeats, before, strict=True)]
+        assert all((one >= 0).all() for one in grown), number
+        changes += any(one.any() for one in grown)
+        before = [*repeats]
+    assert len(kills) >= 5
+    assert 0 < changes <= len(kills) + fenced
+
+
+def is_drained(cluster: KafkaCluster, topics: VectorTopics) -> bool:
+    """Whether everything was read; nothing is written any more."""
+    read = [
+        TopicPartitionId(topic, number)
+        for topic in (topics.orders, topics.by_customer, topics.by_group)
+        for number in range(PARTITIONS)
+    ]
+    ends = cluster.high_watermarks(read)
+    committed = cluster.group_offsets(topics.application_id)
+    return all(p in committed and committed[p].offset == ends[p] for p in read)

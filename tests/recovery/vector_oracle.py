@@ -43,7 +43,24 @@ class VectorHistory:
         committed: Mapping[TopicPartitionId, CommittedOffset],
         excluded: Mapping[TopicPartitionId, tuple[OffsetRange, ...]] | None = None,
     ) -> Verdict:
-        """Judge one cut."""
+        """Judge one cut of an application that has repeated nothing itself."""
+        of_totals, of_groups, unread = self.differences(ends, committed, excluded)
+        return Verdict(
+            repeats=max(int(one[one > 0].sum()) for one in (of_totals, of_groups)),
+            losses=max(int(-one[one < 0].sum()) for one in (of_totals, of_groups)),
+            in_flight=unread,
+        )
+
+    def differences(
+        self,
+        ends: Mapping[TopicPartitionId, int],
+        committed: Mapping[TopicPartitionId, CommittedOffset],
+        excluded: Mapping[TopicPartitionId, tuple[OffsetRange, ...]] | None = None,
+    ) -> tuple[Vectors, Vectors, int]:
+        """Return what both levels count beyond the inputs, and how many records are in flight.
+
+        After a kill of an instance these are the application's own repeats.
+        """
 
         def held(p: TopicPartitionId) -> npt.NDArray[np.bool_]:
             offsets = np.arange(len(self.customers[p]))
@@ -86,11 +103,7 @@ class VectorHistory:
             for topic in (topics.by_customer, topics.by_group)
             for p in (TopicPartitionId(topic, number) for number in range(PARTITIONS))
         )
-        return Verdict(
-            repeats=max(int(one[one > 0].sum()) for one in (of_totals, of_groups)),
-            losses=max(int(-one[one < 0].sum()) for one in (of_totals, of_groups)),
-            in_flight=unread,
-        )
+        return of_totals, of_groups, unread
 
 
 def read_vectors(cluster: KafkaCluster, topics: VectorTopics) -> VectorHistory:

@@ -9,6 +9,7 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
@@ -25,7 +26,10 @@ import org.apache.kafka.streams.state.KeyValueStore;
  *        totals -> by-group (repartition) -> store groups -> group-totals
  * </pre>
  *
- * An order is "customer,partition,id". A value is a vector: how many orders of each input partition
+ * <p>With the property <code>with.regions</code>, orders are joined with a global table, which changes
+ * nothing.
+ *
+ * <p>An order is "customer,partition,id". A value is a vector: how many orders of each input partition
  * it has counted, so that a repeat in one partition cannot hide a loss in another. Arguments: a
  * prefix of the topics' names, then names and values of properties.
  */
@@ -64,6 +68,11 @@ public final class VectorApp {
         StreamsBuilder builder = new StreamsBuilder();
         KStream<String, String> orders = builder.stream(
                 prefix + "orders", Consumed.with(Serdes.String(), Serdes.String()));
+        if (settings.remove("with.regions") != null) {
+            GlobalKTable<String, String> regions = builder.globalTable(
+                    prefix + "regions", Consumed.with(Serdes.String(), Serdes.String()));
+            orders = orders.leftJoin(regions, (id, order) -> order, (order, region) -> order);
+        }
         KTable<String, long[]> totals = orders
                 .selectKey((id, order) -> order.substring(0, order.indexOf(',')))
                 .mapValues(VectorApp::one)

@@ -42,6 +42,11 @@ class VectorTopics:
         return f"{self.prefix}orders"
 
     @property
+    def regions(self) -> str:
+        """A global table, with the property `with.regions`."""
+        return f"{self.prefix}regions"
+
+    @property
     def by_customer(self) -> str:
         """Orders by customer: a vector with one 1."""
         return f"{self.application_id}-by-customer-repartition"
