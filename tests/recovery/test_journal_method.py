@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 import pytest
+from confluent_kafka import Producer
 
 from kstreams_assets.app.model import (
     AppTopic,
@@ -48,6 +49,7 @@ pytestmark = pytest.mark.kafka
 
 CUTS: Final = 6
 DRILL_POINTS: Final = 200
+QUIET: Final = 8
 COMPANION: Final = {
     "main.consumer.interceptor.classes": "kstreamsassets.companion.CommitInterceptor",
     "producer.interceptor.classes": "kstreamsassets.companion.AckInterceptor",
@@ -188,10 +190,14 @@ def name_of(topic: AppTopic) -> str:
 def test_punctuators_on_threads_without_records(
     kafka_cluster: LocalCluster, cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    """What they write since a commit is not part of the cut; what they wrote before it is."""
+    """A thread that never read a record writes without a commit, and gives no cut.
+
+    Once it has read one, it commits after punctuations too. What it wrote since a commit is not
+    part of a cut; what it wrote before is.
+    """
     servers = kafka_cluster.bootstrap_servers
     topics = OracleTopics(unique_name("app"), unique_name("oracle") + ".")
-    create_topics(servers, topics, partitions=2, quiet_partitions=8)
+    create_topics(servers, topics, partitions=2, quiet_partitions=QUIET)
     app = OracleApp(
         servers,
         topics,
@@ -215,7 +221,14 @@ def test_punctuators_on_threads_without_records(
         needed = {topics.ticks_changelog, journal_topic(topics.application_id)}
         assert eventually(lambda: needed <= cluster.topics().keys())
         scene = Scene(ticking(topics), cluster, reader, cluster.metadata().topics)
-        cuts = [taken(scene) for _ in range(30)]
+        refused = JournalCommits(scene, wait_s=3).take()
+        producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+        for number in range(QUIET):
+            producer.produce(topics.quiet, value=b"once", partition=number)
+        producer.flush(30)
+        cuts = [taken(scene) for _ in range(20)]
+    assert isinstance(refused, NotTaken)
+    assert "threads without records commit nothing" in refused.reason
     history = read_history(servers, topics)
     found = [
         Cut({p: o.offset for p, o in cut.committed.items()}, cut.ends, cut.excluded) for cut in cuts
