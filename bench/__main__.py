@@ -13,6 +13,7 @@ import click
 
 from bench import (
     commands,
+    companion,
     copies,
     cuts,
     delta_reads,
@@ -44,6 +45,7 @@ CASES: Final[dict[str, Opened]] = {
     "recovery": live.recovery,
     "scale": scale.scale,
     "delta-reads": delta_reads.delta_reads,
+    "companion": companion.companion,
 }
 _OTHERS: Final[dict[str, Callable[[], None]]] = {
     "commands": commands.main,

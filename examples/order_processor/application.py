@@ -72,6 +72,7 @@ class OrderProcessor(StreamsProcess):
         topic_prefix: str = "",
         config: Mapping[str, str] | None = None,
         heap_mb: int = 256,
+        program: JavaProgram = PROGRAM,
     ) -> None:
         arguments = [
             *("--bootstrap", bootstrap_servers),
@@ -86,4 +87,4 @@ class OrderProcessor(StreamsProcess):
         for key, value in (config or {}).items():
             arguments += ["--config", f"{key}={value}"]
         log_file = state_dir.parent / f"{state_dir.name}-order-processor.log"
-        super().__init__(PROGRAM, arguments, log_file=log_file, heap_mb=heap_mb)
+        super().__init__(program, arguments, log_file=log_file, heap_mb=heap_mb)
