@@ -166,6 +166,13 @@ class RecoveryPointSettings(Block):
         " point records. A group that cannot be read is left out of the point.",
         examples=[["billing"]],
     )
+    journal_topic: str | None = Field(
+        default=None,
+        description="Commit journal that the companion of an at-least-once application writes"
+        " (its property kstreams.assets.journal.topic). Default: the application id with the suffix"
+        " -commit-journal.",
+        examples=["shop-commits"],
+    )
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:

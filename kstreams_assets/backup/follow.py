@@ -41,8 +41,7 @@ from kstreams_assets.model.spans import Position, Window
 from kstreams_assets.model.tables import Lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.passive_method import CommitHistory
-from kstreams_assets.recovery.recorder import AwaitedCut, Recorder, recorder_of
-from kstreams_assets.recovery.scene import NotTaken
+from kstreams_assets.recovery.recorder import Awaited, Recorder, recorder_of
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import store_at
@@ -180,7 +179,7 @@ class _Watching:
     check: Callable[[], None]
     """Raises when the follower has ended."""
     _history: CommitHistory = field(default_factory=CommitHistory)
-    _running: "Future[AwaitedCut | NotTaken | None] | None" = None
+    _running: "Future[Awaited] | None" = None
 
     def point(self, held: Mapping[TopicPartitionId, Position]) -> RecoveryPoint | None:
         """Take a point; None while commits are awaited."""
@@ -193,7 +192,7 @@ class _Watching:
         # The watching thread has ended: the connection is free.
         return self.recorder.take(held=held, awaited=running.result())
 
-    def _wait(self) -> AwaitedCut | NotTaken | None:
+    def _wait(self) -> Awaited:
         return self.recorder.wait_for_commits(
             self.reader, self.wait_s, history=self._history, sleep=self._sleep
         )

@@ -46,6 +46,11 @@ class Method(StrEnum):
     PASSIVE_COMMITS = "passive_commits"
     OFFSETS_FIRST = "offsets_first"
 
+    @property
+    def is_at_commits(self) -> bool:
+        """Whether the cut consists of commits of a running at-least-once application."""
+        return self in (Method.JOURNAL, Method.PASSIVE_COMMITS)
+
 
 PartitionIncarnation = tuple[str, int, str]
 """Topic, partition, and the id of the incarnation of its log."""
@@ -116,11 +121,11 @@ class PartitionCut:
 
 @dataclass(frozen=True, slots=True)
 class CommitBoundary:
-    """The commit at which one thread's part of a passive cut ends.
+    """The commit at which one thread's part of a cut ends.
 
     `level` 0 reads what higher levels write. `commit` is the offset of the commit in the group's
-    partition of `__consumer_offsets`. At most `repeats` records of the thread were written after
-    it; 0 is the proof that the part is exact.
+    partition of `__consumer_offsets`, or with the method `journal` in the journal. At most
+    `repeats` records of the thread were written after it; 0 is the proof that the part is exact.
     """
 
     level: Int32
@@ -239,17 +244,18 @@ class RecoveryPoint:
     repeats_bound: Annotated[
         int | None,
         Column(
-            "Passive cut: at most this many records were written after its commits; 0 is the proof"
-            " that it is exact. Null: another method, or unknown.",
+            "Cut at commits: at most this many records were written after its commits; 0 is the"
+            " proof that it is exact. Null: another method, or unknown.",
             last=2,
         ),
     ] = None
     commits: Annotated[
         tuple[CommitBoundary, ...],
         Column(
-            "Passive cut: the commit of each thread and level (0 reads what higher levels write),"
-            " as an offset of `__consumer_offsets`, and at most how many records the thread had"
-            " written after it (0: proven). Null: another method.",
+            "Cut at commits: the commit of each thread and level (0 reads what higher levels"
+            " write), as an offset of `__consumer_offsets` or of the journal (method `journal`),"
+            " and at most how many records the thread had written after it (0: proven). Null:"
+            " another method.",
             nullable=True,
             last=2,
         ),
@@ -296,7 +302,7 @@ class RecoveryPoint:
 
         They are between the committed offset and the end: state and outputs may already contain
         their effects. Empty for an exact point. The results of a repeated record are repeated as
-        well: one input record may become several of a repartition topic. A passive cut has a
+        well: one input record may become several of a repartition topic. A cut at commits has a
         bound for all topics together (`most_repeats`), which limits each of them.
         """
         if self.guarantee_of_cut is Guarantee.EXACT:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kstreams_assets.kafka.coordinator_log import GroupCommit, group_commits
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
-from kstreams_assets.model.point import Guarantee, Method, PartitionCut, RecoveryPoint, topic_id_of
+from kstreams_assets.model.point import Guarantee, PartitionCut, RecoveryPoint, topic_id_of
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.scene import NO_INTERNAL, READ_S, Offsets, Positions, Scene
 
@@ -482,7 +482,7 @@ class Evidence:
         consists of such commits of the members.
         """
         positions = self.positions
-        if positions.method is Method.PASSIVE_COMMITS:
+        if positions.method.is_at_commits:
             return ""
         if positions.guarantee is not Guarantee.EXACT or positions.shows_transactions:
             return ""

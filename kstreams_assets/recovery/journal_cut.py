@@ -20,6 +20,8 @@ Nothing is concluded from an absence. A cut is exact if all of this is shown, el
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from kstreams_assets.kafka.journal import CommitBoundary
@@ -100,6 +102,32 @@ class Journal:
         """Add boundaries; of one that was written twice, the first counts."""
         for one in boundaries:
             self.runs[one.run].setdefault(one.number, one)
+
+    def interval_s(self) -> float | None:
+        """Return the usual time between two commits of one thread; None: it is unknown."""
+        gaps_ms = [
+            later.timestamp_ms - one.timestamp_ms
+            for numbers in self.runs.values()
+            for one, later in pairwise(one for _, one in sorted(numbers.items()))
+            if later.number == one.number + 1
+        ]
+        return median(gaps_ms) / 1000 if gaps_ms else None
+
+    def behind(
+        self, assignment: Assignment, committed: Mapping[TopicPartitionId, int]
+    ) -> list[str]:
+        """Return members that have committed offsets which no boundary contains yet."""
+        journaled: dict[TopicPartitionId, int] = {}
+        boundaries = (one for numbers in self.runs.values() for one in numbers.values())
+        for one in sorted(boundaries, key=lambda one: one.record_offset):
+            journaled |= one.committed
+        found: list[str] = []
+        for member, partitions in assignment.items():
+            own = [p for p in partitions if p in committed]
+            known = [p for p in own if p in journaled]
+            if own and not (known and all(journaled[p] >= committed[p] for p in known)):
+                found.append(member)
+        return sorted(found)
 
     def first_after(
         self, start: LevelStart, assignment: Assignment

@@ -1,19 +1,17 @@
 """The method `journal`: cuts a live at-least-once application whose companion records commits."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from kstreams_assets.errors import OffsetOutOfRangeError, TopicNotFoundError
-from kstreams_assets.kafka.coordinator_log import changes_membership
 from kstreams_assets.kafka.journal import journal_partition, read_journal
-from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
-from kstreams_assets.model.point import Guarantee, Method
-from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.group_commits import batches_of_group
-from kstreams_assets.recovery.journal_cut import Journal, JournalCut, LevelStart, ThreadBoundary
+from kstreams_assets.kafka.raw_log import UNREADABLE
+from kstreams_assets.model.point import CommitBoundary, Guarantee, Method
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.recovery.journal_cut import Journal, JournalCut, LevelStart
+from kstreams_assets.recovery.kept_records import KeptRecords
 from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
 from kstreams_assets.recovery.passive_commits import (
     Ambiguous,
@@ -31,7 +29,11 @@ _JOURNAL_LAG_S: Final = 10.0
 """A boundary that the companion could not write within 10 s is dropped."""
 _HISTORY: Final = 2_000
 """Boundaries before the cut that are read: each thread needs its newest one."""
-_READ_BYTES: Final = 64 * 1024**2
+_DEFAULT_COMMIT_S: Final = 30.0
+_LATER: Final = 1.2
+"""Commits come somewhat later than their interval says."""
+_PATIENCE_S: Final = 10.0
+"""How much longer than a commit interval a thread may commit nothing."""
 
 
 @dataclass
@@ -39,8 +41,10 @@ class JournalCommits:
     """Makes one exact cut of an application within `wait_s`, or none.
 
     It waits for one commit of each thread and level. The journal must contain it; see `journal_cut`
-    for what is proven. Any change of the group's members ends the cut. `topic`: the journal's name,
-    where it is not the default; `levels`: default from the topology.
+    for what is proven. Any change of the group's members ends the cut. It does not wait for a
+    journal without the newest commits, nor for a thread that commits nothing: another method may
+    need the time. `topic`: the journal's name, where it is not the default; `levels`: default from
+    the topology.
     """
 
     scene: Scene
@@ -51,11 +55,10 @@ class JournalCommits:
     _log: "_GroupWatch" = field(init=False)
     _journal: Journal = field(init=False)
     _next_offset: int = field(init=False, default=0)
-    _kept: defaultdict[TopicPartitionId, list[LoadedBatch]] = field(
-        init=False, default_factory=lambda: defaultdict(list)
-    )
-    _kept_to: dict[TopicPartitionId, int] = field(init=False, default_factory=dict)
-    _kept_at: float = field(init=False, default=0.0)
+    _kept: KeptRecords = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kept = KeptRecords(self.scene, _KEEP_EVERY_S)
 
     def take(self) -> Positions | NotTaken:
         """Return the positions of the cut."""
@@ -77,12 +80,9 @@ class JournalCommits:
         if scene.group_log is None:
             return NotTaken("__consumer_offsets is not visible: give the recorder DESCRIBE on it")
         started = scene.cluster.high_watermarks([scene.group_log])[scene.group_log]
-        members = self._members()
+        members = scene.members()
         if isinstance(members, NotTaken):
             return members
-        unread = sorted({*scene.read} - {p for of in members.values() for p in of})
-        if unread:
-            return NotTaken(f"no member of the group reads {unread[0]}", again=True)
         self._log = _GroupWatch(scene, scene.group_log, members, started)
         # The offsets contain the commits of all boundaries that the journal has by now.
         journal = journal_partition(scene.group, self.topic)
@@ -90,13 +90,16 @@ class JournalCommits:
         self._journal = Journal(before)
         self._next_offset = max(0, before - _HISTORY)
         base = scene.committed_offsets()
+        problem = self._catch_up(members, base)
+        if problem is not None:
+            return problem
         internal = frozenset(p.topic for p in scene.internal)
         progress = JournalCut(CutEvidence(levels, members, (), {}, internal))
         for level in range(len(levels)):
             problem = self._level(progress, level, base, deadline)
             if problem is not None:
                 return problem
-        self._keep(at_once=True)
+        self._kept.extend(at_once=True)
         problem = self._log.read()
         if problem is not None:
             return problem
@@ -108,7 +111,7 @@ class JournalCommits:
         cut = progress.cut(committed)
         if isinstance(cut, NotTaken):
             return cut
-        if self._members() != members:
+        if scene.members() != members:
             return NotTaken("the group rebalanced during the cut", again=True)
         read = {p for level in levels for p in level.reads}
         return Positions(
@@ -120,8 +123,32 @@ class JournalCommits:
             cut.excluded,
             note="Exact by proof: the application's companion recorded what each thread had written"
             " at its commits.",
-            kept=dict(self._kept),
+            kept=dict(self._kept.batches),
+            repeats_bound=0,
+            commits=tuple(
+                CommitBoundary(one.level, one.thread, one.source.record_offset, 0)
+                for one in progress.chosen
+            ),
         )
+
+    def _catch_up(
+        self, members: Assignment, base: Mapping[TopicPartitionId, CommittedOffset]
+    ) -> NotTaken | None:
+        """Read the journal until it contains the newest commits: it is written after them."""
+        started = time.monotonic()
+        committed = {p: one.offset for p, one in base.items()}
+        while True:
+            self._read_journal()
+            behind = self._journal.behind(members, committed)
+            if not behind:
+                return None
+            if time.monotonic() - started > min(_JOURNAL_LAG_S, self.wait_s):
+                return NotTaken(
+                    f"the journal does not contain the newest commits of {len(behind)} of"
+                    f" {len(members)} members: they may run without the companion, or have"
+                    " committed nothing for long"
+                )
+            self.sleep(_POLL_S)
 
     def _level(
         self,
@@ -134,6 +161,8 @@ class JournalCommits:
         start = self._start(progress.evidence.assignment)
         offsets_before = {p: one.offset for p, one in base.items()}
         missing = set(progress.members(level))
+        started = time.monotonic()
+        patience_s = _LATER * (self._journal.interval_s() or _DEFAULT_COMMIT_S) + _PATIENCE_S
         while True:
             self._read_journal()
             found = self._journal.first_after(start, progress.evidence.assignment)
@@ -147,22 +176,25 @@ class JournalCommits:
                 if isinstance(one, NotTaken):
                     return one
                 missing.discard(member)
-                self._keep_from(one)
+                self._kept.start(one.offsets)
             if not missing:
                 break
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            is_patient = now - started < patience_s or any(self._log.later(start, missing))
+            if now > deadline or not is_patient:
                 return NotTaken(
                     f"the journal has no new commit of {len(missing)} of"
                     f" {len(progress.members(level))} threads at level {level + 1} of"
-                    f" {len(progress.evidence.levels)} within {self.wait_s:g} s: threads without"
-                    " records commit nothing, and members without the companion write no journal"
+                    f" {len(progress.evidence.levels)} within {now - started:.0f} s: threads"
+                    " without records commit nothing, and members without the companion write no"
+                    " journal"
                 )
             problem = self._log.check(start, missing)
             if problem is not None:
                 return problem
             self.sleep(_POLL_S)
-            self._keep()
-        read = self._read(progress.ranges(level))
+            self._kept.extend()
+        read = self._kept.read(progress.ranges(level))
         headers = {p: [one.header for one in of_it] for p, of_it in read.items()}
         return progress.prove(level, headers)
 
@@ -173,13 +205,6 @@ class JournalCommits:
         read = sorted({*self.scene.read, *(p for of in members.values() for p in of)})
         committed = cluster.group_offsets(self.scene.group, partitions=read)
         return LevelStart(ends, later_ends, {p: one.offset for p, one in committed.items()})
-
-    def _members(self) -> Assignment | NotTaken:
-        members = self.scene.cluster.group_members(self.scene.group)
-        if members is None:
-            reason = "the group is not a stable group of the classic protocol"
-            return NotTaken(reason, again=True)
-        return {member: partitions for member, partitions in members.items() if partitions}
 
     def _read_journal(self) -> None:
         part = read_journal(
@@ -192,31 +217,6 @@ class JournalCommits:
         )
         self._next_offset = part.next_offset
         self._journal.add(part.boundaries)
-
-    def _keep_from(self, boundary: ThreadBoundary) -> None:
-        for p in self.scene.repartitions:
-            if p in boundary.offsets:
-                self._kept_to[p] = boundary.offsets[p]
-
-    def _keep(self, *, at_once: bool = False) -> None:
-        """Read the repartition records from the readers' offsets on: processed ones are purged."""
-        now = time.monotonic()
-        if not self._kept_to or (now - self._kept_at < _KEEP_EVERY_S and not at_once):
-            return
-        self._kept_at = now
-        ends = self.scene.cluster.high_watermarks(self._kept_to)
-        asked = {
-            p: OffsetRange(start, ends[p]) for p, start in self._kept_to.items() if start < ends[p]
-        }
-        held = sum(len(one.data) for of_it in self._kept.values() for one in of_it)
-        for p, batches in self._read(asked, limit_bytes=max(1, _READ_BYTES - held)).items():
-            self._kept[p] += batches
-            self._kept_to[p] = asked[p].end
-
-    def _read(
-        self, asked: Mapping[TopicPartitionId, OffsetRange], *, limit_bytes: int = _READ_BYTES
-    ) -> Mapping[TopicPartitionId, Sequence[LoadedBatch]]:
-        return self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=limit_bytes)
 
 
 @dataclass
@@ -235,24 +235,27 @@ class _GroupWatch:
     def read(self) -> NotTaken | None:
         """Read to the end; return a rebalance, or a commit of another program."""
         end = self.scene.cluster.high_watermarks([self.partition])[self.partition]
-        if end <= self.read_to:
-            return None
-        asked = {self.partition: OffsetRange(self.read_to, end)}
-        batches = self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=_READ_BYTES)
-        found = [
-            one for one in batches[self.partition] if self.read_to <= one.header.base_offset < end
-        ]
-        if any(changes_membership(one, self.scene.group) for one in found):
-            return NotTaken("the group rebalanced during the cut", again=True)
-        commits = commits_of_threads(batches_of_group(found, self.scene.group), self.members)
+        found = self.scene.commits_between(self.partition, self.read_to, end)
+        if isinstance(found, NotTaken):
+            return found
+        commits = commits_of_threads(found, self.members)
         if isinstance(commits, Ambiguous):
             return NotTaken(commits.reason)
-        self.read_to = end
+        self.read_to = max(self.read_to, end)
         self.commits += commits
         self._seen_at.update((one.last, time.monotonic()) for one in commits)
         return None
 
-    def check(self, start: LevelStart, missing: set[str]) -> NotTaken | None:
+    def later(self, start: LevelStart, members: Set[str]) -> Iterator[ThreadCommit]:
+        """Yield the commits of members that are later than a start, as read so far."""
+        for commit in self.commits:
+            if commit.thread in members and any(
+                one.offset is not None and one.offset > start.committed.get(p, -1)
+                for p, one in commit.offsets.items()
+            ):
+                yield commit
+
+    def check(self, start: LevelStart, missing: Set[str]) -> NotTaken | None:
         """Return a member that commits, but writes no journal; looks once a second."""
         now = time.monotonic()
         if now - self._checked_at < _CHECK_EVERY_S:
@@ -261,13 +264,9 @@ class _GroupWatch:
         problem = self.read()
         if problem is not None:
             return problem
-        for commit in self.commits:
-            is_later = any(
-                one.offset is not None and one.offset > start.committed.get(p, -1)
-                for p, one in commit.offsets.items()
-            )
+        for commit in self.later(start, missing):
             age_s = now - self._seen_at[commit.last]
-            if commit.thread in missing and is_later and age_s > _JOURNAL_LAG_S:
+            if age_s > _JOURNAL_LAG_S:
                 return NotTaken(
                     f"the member {commit.thread} committed {age_s:.0f} s ago, and the journal does"
                     " not contain it: it may run without the companion"

@@ -2,19 +2,19 @@
 
 import math
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
-from kstreams_assets.kafka.coordinator_log import changes_membership
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
 from kstreams_assets.model.point import CommitBoundary, Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.commit_pace import CommitPace
 from kstreams_assets.recovery.group_commits import GroupBatch, batches_of_group
+from kstreams_assets.recovery.kept_records import KeptRecords
 from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
 from kstreams_assets.recovery.passive_commits import (
     Ambiguous,
@@ -28,12 +28,11 @@ from kstreams_assets.recovery.passive_commits import (
     unproven,
     writable_by,
 )
-from kstreams_assets.recovery.scene import READ_S, NotTaken, Positions, Scene
+from kstreams_assets.recovery.scene import READ_BYTES, READ_S, NotTaken, Positions, Scene
 
 _HISTORY: Final = 2_000
 """Records of the offsets topic that show the commit intervals of the last minutes."""
 _HISTORY_BYTES: Final = 4 * 1024**2
-_READ_BYTES: Final = 64 * 1024**2
 _KEEP_EVERY_S: Final = 0.05
 _DEFAULT_COMMIT_S: Final = 30.0
 """`commit.interval.ms` of Kafka Streams at least once."""
@@ -109,17 +108,16 @@ class PassiveCommits:
     levels: Sequence[Level] | None = None
     sleep: Callable[[float], None] = time.sleep
     history: CommitHistory = field(default_factory=CommitHistory)
-    _kept: defaultdict[TopicPartitionId, list[LoadedBatch]] = field(
-        init=False, default_factory=lambda: defaultdict(list)
-    )
-    _kept_to: dict[TopicPartitionId, int] = field(init=False, default_factory=dict)
-    _kept_at: float = field(init=False, default=0.0)
+    _kept: KeptRecords = field(init=False)
     _started: float = field(init=False, default=0.0)
     _samples: int = field(init=False, default=0)
     _base: dict[TopicPartitionId, CommittedOffset] = field(init=False, default_factory=dict)
     _best: dict[str, tuple[_Quality, Boundary]] = field(init=False, default_factory=dict)
     _sampled_at: deque[float] = field(init=False, default_factory=lambda: deque(maxlen=3))
     _is_bounded: bool = field(init=False, default=True)
+
+    def __post_init__(self) -> None:
+        self._kept = KeptRecords(self.scene, _KEEP_EVERY_S)
 
     def take(self) -> Positions | NotTaken:
         """Return the positions of the cut."""
@@ -165,15 +163,12 @@ class PassiveCommits:
         levels = levels_of(scene.application) if self.levels is None else self.levels
         if isinstance(levels, NoOrder):
             return NotTaken(levels.reason)
-        members = self._members()
+        members = scene.members()
         if isinstance(members, NotTaken):
             return members
         log = scene.group_log
         if log is None:
             return NotTaken("__consumer_offsets is not visible: give the recorder DESCRIBE on it")
-        unread = sorted({*scene.read} - {p for of in members.values() for p in of})
-        if unread:
-            return NotTaken(f"no member of the group reads {unread[0]}", again=True)
         read_to = scene.cluster.high_watermarks([log])[log]
         self._base = dict(scene.committed_offsets())
         sample = self._sample(log)
@@ -189,7 +184,7 @@ class PassiveCommits:
             if self._samples > 1:
                 self.sleep(self.history.pace.pause_s(self._broker_s(), progress.waiting))
             sample = self._sample(log)
-            found = self._batches(log, read_to, sample.group_end)
+            found = scene.commits_between(log, read_to, sample.group_end)
             if isinstance(found, NotTaken):
                 return found
             commits = commits_of_threads(found, members)
@@ -200,8 +195,8 @@ class PassiveCommits:
             self.history.read_to = read_to
             for boundary in progress.observe(sample, commits, time.monotonic()):
                 self._consider(progress, boundary, first, deadline)
-            self._keep(sample, at_once=progress.is_complete)
-        if self._members() != members:
+            self._kept.extend(sample.ends, at_once=progress.is_complete)
+        if scene.members() != members:
             return NotTaken("the group rebalanced during the cut", again=True)
         evidence = CutEvidence(
             levels,
@@ -210,15 +205,8 @@ class PassiveCommits:
             dict(self.history.producers),
             frozenset(p.topic for p in scene.internal),
         )
-        batches = self._read(evidence.ranges())
-        return Watched(evidence, batches, dict(self._kept), self._samples, self._is_bounded)
-
-    def _members(self) -> Assignment | NotTaken:
-        members = self.scene.cluster.group_members(self.scene.group)
-        if members is None:
-            reason = "the group is not stable"
-            return NotTaken(reason, again=True)
-        return {member: partitions for member, partitions in members.items() if partitions}
+        batches = self._kept.read(evidence.ranges())
+        return Watched(evidence, batches, dict(self._kept.batches), self._samples, self._is_bounded)
 
     def _sample(self, log: TopicPartitionId) -> EndsSample:
         wanted = [*dict.fromkeys([*self.scene.written, *self.scene.read])]
@@ -227,18 +215,6 @@ class PassiveCommits:
         self._sampled_at.append(time.monotonic())
         self.history.pace.spend(self._broker_s())
         return EndsSample(ends, group_end)
-
-    def _batches(
-        self, log: TopicPartitionId, start: int, end: int
-    ) -> Sequence[GroupBatch] | NotTaken:
-        """Return the commits of the group in a range of the offsets topic."""
-        if start >= end:
-            return ()
-        batches = self._read({log: OffsetRange(start, end)})[log]
-        batches = [one for one in batches if start <= one.header.base_offset < end]
-        if any(changes_membership(one, self.scene.group) for one in batches):
-            return NotTaken("the group rebalanced during the cut", again=True)
-        return batches_of_group(batches, self.scene.group)
 
     def _learn_history(self, log: TopicPartitionId, end: int, members: Assignment) -> None:
         """Learn commit intervals from the log; other members have other producers."""
@@ -303,10 +279,7 @@ class PassiveCommits:
     def _accept(self, progress: CutInProgress, boundary: Boundary) -> None:
         level = progress.level
         progress.accept(boundary)
-        for p in self.scene.repartitions:
-            if p in boundary.committed:
-                self._kept_to[p] = boundary.committed[p].offset
-                self._kept[p] = []
+        self._kept.start({p: one.offset for p, one in boundary.committed.items()})
         if progress.level != level:
             self._best.clear()
 
@@ -333,25 +306,8 @@ class PassiveCommits:
         elif found:
             self.history.producers.pop(boundary.thread, None)
 
-    def _keep(self, sample: EndsSample, *, at_once: bool) -> None:
-        """Read the repartition records from the readers' offsets on: processed ones are purged."""
-        now = time.monotonic()
-        if now - self._kept_at < _KEEP_EVERY_S and not at_once:
-            return
-        self._kept_at = now
-        asked = {
-            p: OffsetRange(start, sample.ends[p])
-            for p, start in self._kept_to.items()
-            if start < sample.ends[p]
-        }
-        held = sum(len(one.data) for of_it in self._kept.values() for one in of_it)
-        read = self._read(asked, limit_bytes=max(1, _READ_BYTES - held))
-        for p, batches in read.items():
-            self._kept[p] += batches
-            self._kept_to[p] = asked[p].end
-
     def _read(
-        self, asked: Mapping[TopicPartitionId, OffsetRange], *, limit_bytes: int = _READ_BYTES
+        self, asked: Mapping[TopicPartitionId, OffsetRange], *, limit_bytes: int = READ_BYTES
     ) -> Mapping[TopicPartitionId, Sequence[LoadedBatch]]:
         return self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=limit_bytes)
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kstreams_assets.app.model import StreamsApplication
@@ -11,6 +12,7 @@ from kstreams_assets.app.names import BROKER_TOPICS, owner_of
 from kstreams_assets.errors import KafkaError, StoredDataError, TopicNotFoundError, WarehouseError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
+from kstreams_assets.kafka.journal import journal_topic
 from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.transactions import TransactionalTopics
@@ -30,6 +32,7 @@ from kstreams_assets.model.tables import Lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
 from kstreams_assets.recovery.evidence import Evidence, runs_at
+from kstreams_assets.recovery.journal_method import JournalCommits
 from kstreams_assets.recovery.lineage import require_continues
 from kstreams_assets.recovery.maintenance import maintain_if_due
 from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
@@ -82,7 +85,9 @@ _STRATEGIES: Mapping[Method, _Strategy] = {
 }
 
 
-_PASSIVE_TEXT = "Each thread's part of the logs ends at one of its commits, readers before writers."
+_AT_COMMITS_TEXT = (
+    "Each thread's part of the logs ends at one of its commits, readers before writers."
+)
 
 
 class _Start(NamedTuple):
@@ -100,15 +105,21 @@ class _Start(NamedTuple):
 
 
 class AwaitedCut(NamedTuple):
-    """A cut that was found before the recorder's lock was taken.
+    """A cut at commits that was found before the recorder's lock was taken.
 
-    `newest_id` is the point that was the newest when the application was first watched.
+    `newest_id` is the point that was the newest when the application was first watched. `better`
+    says why better methods failed.
     """
 
     scene: Scene
     positions: Positions
     start: _Start
     newest_id: str | None
+    better: Mapping[Method, str]
+
+
+Awaited = AwaitedCut | Mapping[Method, str]
+"""A cut at commits, or why each method that waits for commits failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +148,7 @@ class Recorder:
         held: Mapping[TopicPartitionId, Position] | None = None,
         seal_bytes: int | None = None,
         commit_wait_s: float = 0.0,
-        awaited: AwaitedCut | NotTaken | None = None,
+        awaited: Awaited = MappingProxyType({}),
     ) -> RecoveryPoint:
         """Take a point now and store it, with the records of it that cannot wait.
 
@@ -174,7 +185,7 @@ class Recorder:
     def _take(
         self,
         reader: RawLogReader,
-        passive: AwaitedCut | NotTaken | None,
+        awaited: Awaited,
         closes_window_end_ms: int | None,
         held: Mapping[TopicPartitionId, Position],
         seal_bytes: int | None,
@@ -191,7 +202,7 @@ class Recorder:
                 sealed = table.newest_sealed()
             safe = Safe(newest, sealed, self._held(held))
             limit = self.settings.seal_bytes if seal_bytes is None else seal_bytes
-            point, tails = self._settled(reader, safe, limit, passive)
+            point, tails = self._settled(reader, safe, limit, awaited)
             now_ms = point.ended_at_ms if point.commits else point.taken_at_ms
             taken_at_ms = _stamp(point.taken_at_ms, newest, repo, now_ms)
             point = replace(
@@ -232,35 +243,70 @@ class Recorder:
         *,
         history: CommitHistory | None = None,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> AwaitedCut | NotTaken | None:
-        """Return a passive cut; None if the application does not run at least once.
+    ) -> Awaited:
+        """Return a cut at commits, or why each method failed.
 
-        `sleep` is called between samples, and may raise to end the wait.
+        Neither is tried if the application does not run at least once. `sleep` is called between
+        samples, and may raise to end the wait.
         """
         history = CommitHistory() if history is None else history
-        deadline = time.monotonic() + wait_s
+        started = time.monotonic()
+        deadline = started + wait_s
         newest = next(iter(self._repo.points.newest()), None)
         if newest is not None and newest.runs_at is Guarantee.EXACT:
-            return None
+            return {}
+        methods = self._methods_at_commits()
+        reasons: dict[Method, str] = {}
         while True:
             self.cluster.watch_leaders()
             start = _Start.now(self._repo)
             scene = self._scene(reader)
             if scene.absent_topics:
-                return NotTaken(f"topic {scene.absent_topics[0]} is not on the cluster")
+                reason = f"topic {scene.absent_topics[0]} is not on the cluster"
+                return {**reasons, methods[0]: reason}
             if not _runs_at_least_once(scene):
-                return None
+                return {}
             left_s = max(0.0, deadline - time.monotonic())
-            found = PassiveCommits(scene, left_s, sleep=sleep, history=history).take()
+            found = self._at_commits(methods[0], scene, left_s, history, sleep)
             if isinstance(found, Positions):
                 wait_for_brokers_s = min(_BROKERS_S, max(0.0, deadline - time.monotonic()))
                 reason = self.cluster.stale_leader_check(scene.group, wait_s=wait_for_brokers_s)
                 if not reason:
-                    return AwaitedCut(scene, found, start, newest.id if newest else None)
+                    reasons.pop(found.method, None)
+                    newest_id = newest.id if newest else None
+                    return AwaitedCut(scene, found, start, newest_id, reasons)
                 found = NotTaken(reason, again=True)
-            if not found.again or time.monotonic() + _AGAIN_S > deadline:
-                return found
-            sleep(_AGAIN_S)
+            reasons[methods[0]] = found.reason
+            again_s = time.monotonic() + _AGAIN_S
+            # The last method gets at least half of the time.
+            share = 0.5 if methods[1:] else 1.0
+            if found.again and again_s < started + share * wait_s:
+                sleep(_AGAIN_S)
+            elif methods[1:] and again_s < deadline:
+                _log.info("%s: %s. Trying %s.", methods[0], found.reason, methods[1])
+                methods = methods[1:]
+            else:
+                return reasons
+
+    def _methods_at_commits(self) -> Sequence[Method]:
+        """Return the methods that wait for commits, the best one first."""
+        topic = self.settings.journal_topic or journal_topic(self.application.application_id)
+        if self.settings.journal_topic or topic in self.cluster.metadata().topics:
+            return (Method.JOURNAL, Method.PASSIVE_COMMITS)
+        return (Method.PASSIVE_COMMITS,)
+
+    def _at_commits(
+        self,
+        method: Method,
+        scene: Scene,
+        wait_s: float,
+        history: CommitHistory,
+        sleep: Callable[[float], None],
+    ) -> Positions | NotTaken:
+        if method is Method.JOURNAL:
+            topic = self.settings.journal_topic
+            return JournalCommits(scene, wait_s, topic, sleep=sleep).take()
+        return PassiveCommits(scene, wait_s, sleep=sleep, history=history).take()
 
     def _held(
         self, held: Mapping[TopicPartitionId, Position]
@@ -300,17 +346,16 @@ class Recorder:
         reader: RawLogReader,
         safe: Safe,
         seal_bytes: int,
-        passive: AwaitedCut | NotTaken | None,
+        awaited: Awaited,
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
-        """Use a passive cut, or try the methods; retry while topics are created or deleted."""
-        better: dict[Method, str] = {}
-        if isinstance(passive, AwaitedCut):
-            completed = self._completed(passive, safe, seal_bytes)
+        """Use a cut at commits, or try the methods; retry while topics are created or deleted."""
+        if isinstance(awaited, AwaitedCut):
+            completed = self._completed(awaited, safe, seal_bytes)
             if not isinstance(completed, NotTaken):
                 return completed
-            passive = completed
-        if isinstance(passive, NotTaken):
-            better[Method.PASSIVE_COMMITS] = passive.reason
+            better = {**awaited.better, awaited.positions.method: completed.reason}
+        else:
+            better = awaited
         changed: Sequence[str] = ()
         for _ in range(_ATTEMPTS):
             start = _Start.now(self._repo)
@@ -338,13 +383,13 @@ class Recorder:
         )
 
     def _completed(
-        self, passive: AwaitedCut, safe: Safe, seal_bytes: int
+        self, cut: AwaitedCut, safe: Safe, seal_bytes: int
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]] | NotTaken:
-        """Make the point of a passive cut, unless another recorder's point goes beyond it."""
-        positions, start, newest = passive.positions, passive.start, safe.newest
+        """Make the point of a cut at commits, unless another recorder's point goes beyond it."""
+        positions, start, newest = cut.positions, cut.start, safe.newest
         try:
-            scene = self._with_incarnations(passive.scene, safe)
-            if newest is not None and newest.id != passive.newest_id:
+            scene = self._with_incarnations(cut.scene, safe)
+            if newest is not None and newest.id != cut.newest_id:
                 later = _beyond(positions, scene, newest)
                 if later is not None:
                     return NotTaken(f"recovery point {newest.id} was taken meanwhile, with {later}")
@@ -352,7 +397,7 @@ class Recorder:
             found = self._try(strategy, scene, safe, seal_bytes, start)
             if isinstance(found, NotTaken):
                 return found
-            point = self._point(scene, *found, {}, start, newest)
+            point = self._point(scene, *found, cut.better, start, newest)
             changed = _changed(scene, self.cluster.metadata().topics)
         except TopicNotFoundError as error:
             changed = error.topics
@@ -429,8 +474,7 @@ class Recorder:
         positions = evidence.applied()
         # Checked after the last sample of any method: an answer may be a deposed leader's.
         self.between("leaders")
-        waited = positions.method is Method.PASSIVE_COMMITS
-        since_s = time.monotonic() if waited else start.monotonic_s
+        since_s = time.monotonic() if positions.method.is_at_commits else start.monotonic_s
         left_s = since_s + _BROKERS_S - time.monotonic()
         uncertainty = self.cluster.stale_leader_check(scene.group, wait_s=max(0.0, left_s))
         return NotTaken(uncertainty, again=True) if uncertainty else (positions, completed)
@@ -521,8 +565,8 @@ class Recorder:
         ]
         if missing or completed.left_in_kafka:
             point = replace(point, guarantee=Guarantee.AT_LEAST_ONCE)
-        is_passive = positions.method is Method.PASSIVE_COMMITS
-        text = _PASSIVE_TEXT if is_passive else _STRATEGIES[positions.method].text
+        method = positions.method
+        text = _AT_COMMITS_TEXT if method.is_at_commits else _STRATEGIES[method].text
         parts = [text, positions.note]
         if better:
             parts.append(f"Better methods failed: {_joined(better)}.")

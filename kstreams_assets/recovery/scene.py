@@ -6,7 +6,11 @@ from functools import cached_property
 
 from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
+from kstreams_assets.kafka.coordinator_log import (
+    CONSUMER_OFFSETS,
+    changes_membership,
+    coordinator_partition,
+)
 from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.model.groups import ConsumerGroup
@@ -21,11 +25,15 @@ from kstreams_assets.model.point import (
 from kstreams_assets.model.restored_ranges import RestoredRanges
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.cut import Written
+from kstreams_assets.recovery.group_commits import GroupBatch, batches_of_group
+from kstreams_assets.recovery.passive_commits import Assignment
 
 Offsets = Mapping[TopicPartitionId, int]
 
 NO_INTERNAL = "no internal topic holds a record that shows the processing guarantee"
 READ_S = 15.0
+READ_BYTES = 64 * 1024**2
+"""Limit of one read of a cut, and of the repartition records that it keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +213,29 @@ class Scene:
         asked = set(self.read)
         return {**{p: o for p, o in others.items() if p not in asked}, **named}
 
+    def members(self) -> "Assignment | NotTaken":
+        """Return the partitions of each member that reads any; together they read all."""
+        members = self.cluster.group_members(self.group)
+        if members is None:
+            return NotTaken("the group is not stable", again=True)
+        unread = sorted({*self.read} - {p for of in members.values() for p in of})
+        if unread:
+            return NotTaken(f"no member of the group reads {unread[0]}", again=True)
+        return {member: partitions for member, partitions in members.items() if partitions}
+
+    def commits_between(
+        self, log: TopicPartitionId, start: int, end: int
+    ) -> "Sequence[GroupBatch] | NotTaken":
+        """Return the group's commits in a range of its log, during which it must not rebalance."""
+        if start >= end:
+            return ()
+        asked = {log: OffsetRange(start, end)}
+        batches = self.reader.read(asked, deadline_s=READ_S, limit_bytes=READ_BYTES)[log]
+        batches = [one for one in batches if start <= one.header.base_offset < end]
+        if any(changes_membership(one, self.group) for one in batches):
+            return NotTaken("the group rebalanced during the cut", again=True)
+        return batches_of_group(batches, self.group)
+
     def restored_end(self, partition: TopicPartitionId, end: int) -> int:
         """Return the end of restored records in a partition that ends at `end`, or 0."""
         written = self.restored.of(partition, self.incarnation(partition))
@@ -231,7 +262,7 @@ class Positions:
     `high_watermarks` bound a raw read in which every record below the ends is decided.
     `shows_transactions`: the group's newest commits were seen to be transactions. `kept`: batches
     of repartition topics that were read before the application could purge them. `repeats_bound`
-    and `commits` are those of a passive cut, see `RecoveryPoint`.
+    and `commits` are those of a cut at commits, see `RecoveryPoint`.
     """
 
     method: Method

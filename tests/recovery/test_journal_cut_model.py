@@ -1,6 +1,7 @@
 """The proof of cuts from a journal on small observations, without a broker."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,44 @@ def test_a_boundary_counts_once_it_is_known_to_be_later_than_the_start() -> None
     read = boundary("y", 9, {IN1: 201}, {R: 3})
     found = journal(stale, written, read).first_after(START, MEMBERS)
     assert found == {"a": written, "b": read}
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "committed", "behind"),
+    [
+        ([boundary("x", 5, {IN: 100, R: 3}, {}), boundary("y", 1, {IN1: 200}, {})], BASE, []),
+        ([boundary("x", 5, {IN: 100}, {}), boundary("y", 1, {IN1: 210}, {})], BASE, []),
+        ([boundary("x", 5, {IN: 99}, {}), boundary("y", 1, {IN1: 200}, {})], BASE, ["a"]),
+        ([boundary("x", 5, {IN: 100}, {})], BASE, ["b"]),
+        ([boundary("x", 5, {IN: 100}, {})], {IN: 100}, []),
+        ([], BASE, ["a", "b"]),
+        ([], {}, []),
+    ],
+    ids=["all", "later", "older", "no boundary", "nothing committed", "empty", "new group"],
+)
+def test_members_whose_commits_are_missing_run_without_the_companion(
+    boundaries: list[CommitBoundary], committed: Ends, behind: list[str]
+) -> None:
+    assert journal(*boundaries).behind(MEMBERS, committed) == behind
+
+
+def test_after_a_reset_the_newest_boundary_counts() -> None:
+    earlier, newest = boundary("x", 5, {IN: 500}, {}, at=30), boundary("z", 1, {IN: 90}, {}, at=40)
+    assert journal(newest, earlier).behind({"a": frozenset({IN})}, {IN: 100}) == ["a"]
+
+
+def test_the_interval_of_commits_is_learned_without_gaps() -> None:
+    """A dropped boundary doubles no interval, and one quiet thread does not decide."""
+    times = {"x": {1: 0, 2: 1000, 3: 2000, 5: 9000, 6: 10_000}, "y": {1: 0, 2: 60_000}}
+    found = journal(
+        *(
+            replace(boundary(run, number, {}, {}), timestamp_ms=at_ms)
+            for run, of_run in times.items()
+            for number, at_ms in of_run.items()
+        )
+    )
+    assert found.interval_s() == 1.0
+    assert journal().interval_s() is None
 
 
 def test_a_boundary_of_the_time_before_the_cut_never_counts() -> None:

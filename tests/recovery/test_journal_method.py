@@ -27,18 +27,22 @@ from kstreams_assets.app.model import (
 from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.journal import journal_topic
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.model.point import Guarantee, Method
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.journal_method import JournalCommits
 from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
+from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene
+from kstreams_assets.repository.repository import Repository
 from spark_resources.companion import build_companion
 from spark_resources.java import JavaProgram
 from tests.recovery.history import read_history
 from tests.recovery.oracle import Cut, violations
+from tests.recovery.test_passive_commits import in_flight_of, judge_point, records_of
 from tests.recovery.trial import NO_PURGE
-from tests.recovery.vector_oracle import read_vectors
+from tests.recovery.vector_oracle import Verdict, read_vectors
 from tests.streams.cluster import unique_name
 from tests.streams.oracle_app import SOURCE, OracleApp, OracleTopics, create_topics
 from tests.streams.oracle_load import OracleLoad
@@ -114,6 +118,7 @@ def test_cuts_from_the_journal_are_exact(
     servers = kafka_cluster.bootstrap_servers
     levels = levels_of(topics.application)
     assert not isinstance(levels, NoOrder)
+    warehouse = Warehouse(tmp_path / "warehouse")
     with (
         with_companion(servers, topics, tmp_path / "app"),
         orders(servers, topics, rate=1_000),
@@ -121,6 +126,9 @@ def test_cuts_from_the_journal_are_exact(
     ):
         cuts = [taken(scene) for _ in range(CUTS)]
         writers_first = [tried(scene, levels[::-1]) for _ in range(2)]
+        point = Recorder(topics.application, cluster, warehouse).take(commit_wait_s=60)
+        saved = in_flight_of(Repository.of(warehouse, topics.application_id), point, topics)
+        there = records_of(cluster, point, topics)
         no_journal = JournalCommits(scene, wait_s=1, topic=unique_name("journal")).take()
     history = read_vectors(cluster, topics)
     verdicts = [history.judge(cut.ends, cut.committed, cut.excluded) for cut in cuts]
@@ -133,10 +141,15 @@ def test_cuts_from_the_journal_are_exact(
     assert all("beyond what its writers had committed" in str(one) for one in writers_first)
     assert isinstance(no_journal, NotTaken)
     assert "there is no commit journal" in no_journal.reason
+    assert (point.method, point.guarantee) == (Method.JOURNAL, Guarantee.EXACT), point.reason
+    assert judge_point(history, point) == Verdict(0, 0, point.in_flight)
+    assert saved == there
+    assert {(one.level, one.repeats) for one in point.commits} == {(0, 0), (1, 0), (2, 0)}
+    assert point.repeats_at_most == {}
 
 
 @pytest.mark.drill
-def test_a_member_without_the_companion_gives_no_cut(
+def test_with_a_member_without_the_companion_another_method_takes_the_point(
     kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
 ) -> None:
     servers = kafka_cluster.bootstrap_servers
@@ -147,6 +160,11 @@ def test_a_member_without_the_companion_gives_no_cut(
         scene_of(cluster, topics) as scene,
     ):
         assert "may run without the companion" in str(tried(scene))
+        warehouse = Warehouse(tmp_path / "warehouse")
+        point = Recorder(topics.application, cluster, warehouse).take(commit_wait_s=40)
+    assert point.method in (Method.PASSIVE_COMMITS, Method.OFFSETS_FIRST)
+    assert "journal: the journal does not contain the newest commits of 2 of 4" in point.reason
+    assert judge_point(read_vectors(cluster, topics), point).losses == 0
 
 
 def assert_kept(cuts: list[Positions], topics: VectorTopics) -> None:

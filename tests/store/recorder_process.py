@@ -21,7 +21,7 @@ class _Recorder(Recorder):
     __slots__ = ()
     read_s = 0.0
 
-    def _settled(self, reader: Any, safe: Any, seal_bytes: int, passive: Any) -> Any:
+    def _settled(self, reader: Any, safe: Any, seal_bytes: int, awaited: Any) -> Any:
         print("read", flush=True)  # noqa: T201 (the parent reads it)
         time.sleep(self.read_s)
         return replace(point(time.time_ns() // 1_000_000, cut(0, 10)), sequence=None), ()
