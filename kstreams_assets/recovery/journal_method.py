@@ -66,7 +66,10 @@ class JournalCommits:
         try:
             return self._take(deadline)
         except TopicNotFoundError as error:
-            return NotTaken(f"there is no commit journal: {error.problem.rstrip('.')}")
+            problem = error.problem.rstrip(".")
+            if journal_partition(self.scene.group, self.topic).topic in error.topics:
+                return NotTaken(f"there is no commit journal: {problem}")
+            return NotTaken(problem, again=True)
         except OffsetOutOfRangeError as error:
             return NotTaken(f"records were purged: {error.problem.rstrip('.')}", again=True)
         except UNREADABLE as error:
