@@ -281,7 +281,9 @@ def _runs_on_without_a_journal(
     ("config", "reason"),
     [
         ({"producer.interceptor.classes": ""}, "AckInterceptor is not configured"),
-        ({"acks": "0"}, "gets acknowledgements without offsets"),
+        pytest.param(
+            {"acks": "0"}, "gets acknowledgements without offsets", marks=pytest.mark.drill
+        ),
     ],
 )
 def test_no_boundary_is_written_without_known_ends(
@@ -300,6 +302,7 @@ def test_no_boundary_is_written_without_known_ends(
     assert metrics(app)[0] == 0
 
 
+@pytest.mark.drill
 def test_an_exactly_once_application_does_not_notice_the_companion(
     kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: OracleTopics, tmp_path: Path
 ) -> None:

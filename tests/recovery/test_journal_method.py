@@ -29,7 +29,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.journal import journal_topic
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.model.point import Guarantee, Method
+from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.journal_method import JournalCommits
 from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
@@ -111,25 +111,60 @@ def taken(scene: Scene) -> Positions:
     return cut
 
 
-def test_cuts_from_the_journal_are_exact(
+def test_a_point_from_the_journal_is_exact(
     kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    warehouse = Warehouse(tmp_path / "warehouse")
+    recorder = Recorder(topics.application, cluster, warehouse)
+    points: list[RecoveryPoint] = []
+
+    def is_from_journal() -> bool:
+        points.append(recorder.take(commit_wait_s=30))
+        return points[-1].method is Method.JOURNAL
+
+    with (
+        with_companion(servers, topics, tmp_path / "app"),
+        orders(servers, topics, rate=500),
+        scene_of(cluster, topics) as scene,
+    ):
+        assert eventually(is_from_journal), [one.reason for one in points]
+        saved = in_flight_of(Repository.of(warehouse, topics.application_id), points[-1], topics)
+        there = records_of(cluster, points[-1], topics)
+        no_journal = JournalCommits(scene, wait_s=1, topic=unique_name("journal")).take()
+    history = read_vectors(cluster, topics)
+    point = points[-1]
+    assert [judge_point(history, one).losses for one in points] == [0] * len(points)
+    assert judge_point(history, point) == Verdict(0, 0, point.in_flight)
+    assert point.guarantee is Guarantee.EXACT, point.reason
+    assert saved == there
+    assert {(one.level, one.repeats) for one in point.commits} == {(0, 0), (1, 0), (2, 0)}
+    assert point.repeats_at_most == {}
+    assert isinstance(no_journal, NotTaken)
+    assert "there is no commit journal" in no_journal.reason
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_cuts_from_the_journal_are_exact(
+    kafka_cluster: LocalCluster,
+    cluster: KafkaCluster,
+    topics: VectorTopics,
+    tmp_path: Path,
+    protocol: str,
 ) -> None:
     """Controls: the ends of an earlier cut lose records; writers before readers give no cut."""
     servers = kafka_cluster.bootstrap_servers
     levels = levels_of(topics.application)
     assert not isinstance(levels, NoOrder)
-    warehouse = Warehouse(tmp_path / "warehouse")
+    config = {} if protocol == "classic" else {"group.protocol": protocol}
     with (
-        with_companion(servers, topics, tmp_path / "app"),
+        with_companion(servers, topics, tmp_path / "app", config),
         orders(servers, topics, rate=1_000),
         scene_of(cluster, topics) as scene,
     ):
         cuts = [taken(scene) for _ in range(CUTS)]
         writers_first = [tried(scene, levels[::-1]) for _ in range(2)]
-        point = Recorder(topics.application, cluster, warehouse).take(commit_wait_s=60)
-        saved = in_flight_of(Repository.of(warehouse, topics.application_id), point, topics)
-        there = records_of(cluster, point, topics)
-        no_journal = JournalCommits(scene, wait_s=1, topic=unique_name("journal")).take()
     history = read_vectors(cluster, topics)
     verdicts = [history.judge(cut.ends, cut.committed, cut.excluded) for cut in cuts]
     assert [(v.repeats, v.losses) for v in verdicts] == [(0, 0)] * CUTS
@@ -139,13 +174,6 @@ def test_cuts_from_the_journal_are_exact(
     assert_kept(cuts, topics)
     assert history.judge(cuts[0].ends, cuts[-1].committed).losses > 0
     assert all("beyond what its writers had committed" in str(one) for one in writers_first)
-    assert isinstance(no_journal, NotTaken)
-    assert "there is no commit journal" in no_journal.reason
-    assert (point.method, point.guarantee) == (Method.JOURNAL, Guarantee.EXACT), point.reason
-    assert judge_point(history, point) == Verdict(0, 0, point.in_flight)
-    assert saved == there
-    assert {(one.level, one.repeats) for one in point.commits} == {(0, 0), (1, 0), (2, 0)}
-    assert point.repeats_at_most == {}
 
 
 @pytest.mark.drill
