@@ -128,6 +128,8 @@ def test_a_point_from_the_journal_is_exact(
         orders(servers, topics, rate=500),
         scene_of(cluster, topics) as scene,
     ):
+        # The companion creates its topic after the first commit.
+        assert eventually(lambda: journal_topic(topics.application_id) in cluster.topics())
         assert eventually(is_from_journal), [one.reason for one in points]
         saved = in_flight_of(Repository.of(warehouse, topics.application_id), points[-1], topics)
         there = records_of(cluster, points[-1], topics)
