@@ -22,7 +22,7 @@ from tests.streams.vector_app import VectorApp, VectorTopics, orders
 from tests.streams.workbench import NoSpark
 from tests.timing import eventually
 
-pytestmark = [pytest.mark.kafka, pytest.mark.drill]
+pytestmark = [pytest.mark.kafka, pytest.mark.drill, pytest.mark.alone]
 
 POINTS = 3
 

@@ -231,6 +231,7 @@ def test_a_point_that_waits_for_commits_loses_nothing_and_says_its_number(
 
 
 @pytest.mark.drill
+@pytest.mark.alone
 def test_a_point_of_a_running_application_is_exact_and_others_take_points_meanwhile(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
