@@ -272,12 +272,11 @@ class _Place:
             return free is None
 
     def _pid(self) -> int | None:
-        """Return the process that its last engine has written when it took the lock."""
+        """Return the process that its last engine wrote when it took the lock; None before."""
         try:
             return int(self.file("alive").read_text("ascii"))
-        except (FileNotFoundError, ValueError):  # an engine of an earlier release wrote nothing
-            described = self._described()
-            return None if described is None else described["pid"]
+        except (FileNotFoundError, ValueError):
+            return None
 
     def _described(self) -> dict[str, Any] | None:
         try:
@@ -355,11 +354,11 @@ class _Place:
 
         Raises EngineError if it still runs.
         """
-        pid = self._pid()
         if self.has_ended_within(_NOTICE_S):
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             # The lock shows that the process is the one that has written its id.
+            pid = self._pid()
             if pid is not None and self._is_alive():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)

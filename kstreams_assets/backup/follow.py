@@ -202,6 +202,16 @@ class _Watching:
         time.sleep(seconds)
 
 
+def _check_of(*over: threading.Event) -> Callable[[], None]:
+    """Return a function that raises _Ended once one of the events is set."""
+
+    def check() -> None:
+        if any(event.is_set() for event in over):
+            raise _Ended
+
+    return check
+
+
 def _pause_s(first_s: float, failures: int, longest_s: float = _LONGEST_PAUSE_S) -> float:
     return min(first_s * 2 ** min(failures, 10), max(first_s, longest_s))
 
@@ -354,11 +364,7 @@ class Follower:
             yield
             return
         over = threading.Event()
-
-        def check() -> None:
-            if ended.is_set() or over.is_set():
-                raise _Ended
-
+        check = _check_of(ended, over)
         with (
             KafkaCluster(self.settings.connection) as cluster,
             cluster.raw_log() as reader,
@@ -376,10 +382,7 @@ class Follower:
         return self.status.failures >= _LEAST_FAILURES and self._idle_s() > self.give_up_s
 
     def _job(self, ended: threading.Event) -> BackupJob:
-        def check() -> None:
-            if ended.is_set() or self._over.is_set():
-                raise _Ended
-
+        check = _check_of(ended, self._over)
         return BackupJob(
             self.settings, self.spark, self.run_id, check=check, on_phase=self._has_read
         )

@@ -278,7 +278,7 @@ class GroupRequests(MetadataRequests):
         empty = entry.group_state in _NO_MEMBER
         if kind != "classic":
             return GroupState(group, kind, entry.group_state, 0 if empty else None)
-        answer = self._described(group)
+        answer = self._described_classic(group)
         if answer is None:
             return None
         return GroupState(group, kind, answer.group_state, len(answer.members))
@@ -290,7 +290,7 @@ class GroupRequests(MetadataRequests):
         for the protocol `consumer`, which Kafka Streams does not use. For the protocol `streams`
         (KIP-1071), partitions of topics that a pattern subscribes are absent. Needs DESCRIBE.
         """
-        answer = self._described(group, max_version=_DESCRIBE_ANY_VERSION)
+        answer = self._described_classic(group, max_version=_DESCRIBE_ANY_VERSION)
         if answer is None or answer.group_state == _DEAD:  # what it says of the other protocols
             return self._streams_members(group)
         if answer.group_state != _STABLE or answer.protocol_type != "consumer":
@@ -301,20 +301,10 @@ class GroupRequests(MetadataRequests):
         from kstreams_assets.kafka.messages import StreamsGroupDescribeRequest
 
         try:
-            described = self._ask(
-                group,
-                lambda: StreamsGroupDescribeRequest(group_ids=[group]),
-                lambda response: [response.groups[0].error_code],
-                _DESCRIBE,
-            )
+            answer = self._described(group, lambda: StreamsGroupDescribeRequest(group_ids=[group]))
         except client_errors.IncompatibleBrokerVersion:
             return None
-        answer = described.groups[0]
-        if answer.error_code == GROUP_ID_NOT_FOUND:
-            return None
-        if answer.error_code:
-            raise _group_refused(_DESCRIBE, group, answer.error_code)
-        if answer.group_state != _STABLE or answer.topology is None:
+        if answer is None or answer.group_state != _STABLE or answer.topology is None:
             return None
         counts = self.topics()
         read_by = {
@@ -335,11 +325,14 @@ class GroupRequests(MetadataRequests):
             for member in answer.members
         }
 
-    def _described(self, group: str, **versions: int) -> Any | None:  # noqa: ANN401
-        """What the coordinator says of a classic group; None if there is none of this name."""
+    def _described_classic(self, group: str, **versions: int) -> Any | None:  # noqa: ANN401
+        return self._described(group, lambda: DescribeGroupsRequest(groups=[group], **versions))
+
+    def _described(self, group: str, make: Callable[[], Any]) -> Any | None:  # noqa: ANN401
+        """What the coordinator says of a group of the request's protocol; None if there is none."""
         described = self._ask(
             group,
-            lambda: DescribeGroupsRequest(groups=[group], **versions),
+            make,
             lambda response: [response.groups[0].error_code],
             _DESCRIBE,
         )

@@ -4,7 +4,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
+DEFAULT_COMMIT_S: Final = 30.0
+"""`commit.interval.ms` of Kafka Streams at least once."""
+LATER: Final = 1.2
+"""Commits come somewhat later than their interval says."""
 _KEPT = 8
 _EARLY_S = 0.1
 _LATE_S = 0.4

@@ -10,9 +10,10 @@ from kstreams_assets.kafka.journal import journal_partition, read_journal
 from kstreams_assets.kafka.raw_log import UNREADABLE
 from kstreams_assets.model.point import CommitBoundary, Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.recovery.commit_pace import DEFAULT_COMMIT_S, LATER
 from kstreams_assets.recovery.journal_cut import Journal, JournalCut, LevelStart
-from kstreams_assets.recovery.kept_records import KeptRecords
-from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
+from kstreams_assets.recovery.kept_records import KeptRecords, headers_of
+from kstreams_assets.recovery.levels import Level, NoOrder, levels_of, offsets_of_others
 from kstreams_assets.recovery.passive_commits import (
     Ambiguous,
     Assignment,
@@ -29,9 +30,6 @@ _JOURNAL_LAG_S: Final = 10.0
 """A boundary that the companion could not write within 10 s is dropped."""
 _HISTORY: Final = 2_000
 """Boundaries before the cut that are read: each thread needs its newest one."""
-_DEFAULT_COMMIT_S: Final = 30.0
-_LATER: Final = 1.2
-"""Commits come somewhat later than their interval says."""
 _PATIENCE_S: Final = 10.0
 """How much longer than a commit interval a thread may commit nothing."""
 
@@ -116,12 +114,11 @@ class JournalCommits:
             return cut
         if scene.members() != members:
             return NotTaken("the group rebalanced during the cut", again=True)
-        read = {p for level in levels for p in level.reads}
         return Positions(
             Method.JOURNAL,
             Guarantee.EXACT,
             cut.ends,
-            {**{p: o for p, o in base.items() if p.topic not in read}, **cut.committed},
+            {**offsets_of_others(levels, base), **cut.committed},
             cut.ends,
             cut.excluded,
             note="Exact by proof: the application's companion recorded what each thread had written"
@@ -165,7 +162,7 @@ class JournalCommits:
         offsets_before = {p: one.offset for p, one in base.items()}
         missing = set(progress.members(level))
         started = time.monotonic()
-        patience_s = _LATER * (self._journal.interval_s() or _DEFAULT_COMMIT_S) + _PATIENCE_S
+        patience_s = LATER * (self._journal.interval_s() or DEFAULT_COMMIT_S) + _PATIENCE_S
         while True:
             self._read_journal()
             found = self._journal.first_after(start, progress.evidence.assignment)
@@ -198,8 +195,7 @@ class JournalCommits:
             self.sleep(_POLL_S)
             self._kept.extend()
         read = self._kept.read(progress.ranges(level))
-        headers = {p: [one.header for one in of_it] for p, of_it in read.items()}
-        return progress.prove(level, headers)
+        return progress.prove(level, headers_of(read))
 
     def _start(self, members: Assignment) -> LevelStart:
         cluster = self.scene.cluster

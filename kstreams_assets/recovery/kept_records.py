@@ -5,9 +5,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import LoadedBatch
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.scene import READ_BYTES, READ_S, Offsets, Scene
+
+
+def headers_of(
+    batches: Mapping[TopicPartitionId, Sequence[LoadedBatch]],
+) -> Mapping[TopicPartitionId, list[RawBatch]]:
+    """Return the headers of batches."""
+    return {p: [one.header for one in of_it] for p, of_it in batches.items()}
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,14 @@ class NoOrder:
     """Why the sub-topologies of an application have no order for a passive cut."""
 
     reason: str
+
+
+def offsets_of_others(
+    levels: Iterable[Level], offsets: Mapping[TopicPartitionId, CommittedOffset]
+) -> Mapping[TopicPartitionId, CommittedOffset]:
+    """Return the offsets of topics that no level reads."""
+    read = {topic for level in levels for topic in level.reads}
+    return {p: offset for p, offset in offsets.items() if p.topic not in read}
 
 
 def levels_of(application: StreamsApplication) -> tuple[Level, ...] | NoOrder:

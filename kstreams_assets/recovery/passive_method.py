@@ -12,10 +12,10 @@ from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
 from kstreams_assets.model.point import CommitBoundary, Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.commit_pace import CommitPace
+from kstreams_assets.recovery.commit_pace import DEFAULT_COMMIT_S, LATER, CommitPace
 from kstreams_assets.recovery.group_commits import GroupBatch, batches_of_group
-from kstreams_assets.recovery.kept_records import KeptRecords
-from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
+from kstreams_assets.recovery.kept_records import KeptRecords, headers_of
+from kstreams_assets.recovery.levels import Level, NoOrder, levels_of, offsets_of_others
 from kstreams_assets.recovery.passive_commits import (
     Ambiguous,
     Assignment,
@@ -34,12 +34,8 @@ _HISTORY: Final = 2_000
 """Records of the offsets topic that show the commit intervals of the last minutes."""
 _HISTORY_BYTES: Final = 4 * 1024**2
 _KEEP_EVERY_S: Final = 0.05
-_DEFAULT_COMMIT_S: Final = 30.0
-"""`commit.interval.ms` of Kafka Streams at least once."""
 _SKEW_S: Final = 5.0
 """A shorter delay of the newest commit says nothing about the clocks."""
-_LATER: Final = 1.2
-"""Commits come somewhat later than their interval says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class Watched:
     """What was seen for one cut, and the repartition records that were kept meanwhile."""
 
     evidence: CutEvidence
-    batches: Mapping[TopicPartitionId, Sequence[LoadedBatch]]
+    headers: Mapping[TopicPartitionId, Sequence[RawBatch]]
     kept: Mapping[TopicPartitionId, Sequence[LoadedBatch]]
     samples: int
     is_bounded: bool = True
@@ -59,14 +55,13 @@ class Watched:
         for one in self.evidence.boundaries:
             level = self.evidence.levels[one.level]
             tasks = level.tasks(self.evidence.assignment[one.thread])
-            batches = _headers(self.batches)
-            count = unproven(one, level, tasks, self.evidence.producers, batches)
+            count = unproven(one, level, tasks, self.evidence.producers, self.headers)
             found.append(CommitBoundary(one.level, one.thread, one.last, count))
         return tuple(found)
 
     def cut(self) -> PassiveCut | Ambiguous:
         """Return the cut that the evidence makes."""
-        return self.evidence.cut(_headers(self.batches))
+        return self.evidence.cut(self.headers)
 
 
 class _Quality(NamedTuple):
@@ -139,7 +134,7 @@ class PassiveCommits:
             Method.PASSIVE_COMMITS,
             Guarantee.AT_LEAST_ONCE if count else Guarantee.EXACT,
             cut.ends,
-            {**self._other_offsets(watched), **cut.committed},
+            {**offsets_of_others(watched.evidence.levels, self._base), **cut.committed},
             cut.ends,
             cut.excluded,
             note=note,
@@ -173,9 +168,9 @@ class PassiveCommits:
         self._base = dict(scene.committed_offsets())
         sample = self._sample(log)
         self._learn_history(log, read_to, members)
-        rest_s = self.history.pace.interval_s(members) or _DEFAULT_COMMIT_S
+        rest_s = self.history.pace.interval_s(members) or DEFAULT_COMMIT_S
         progress = CutInProgress(
-            levels, members, dict(self._base), sample.group_end, rest_s=_LATER * rest_s
+            levels, members, dict(self._base), sample.group_end, rest_s=LATER * rest_s
         )
         first = sample.ends
         while not progress.is_complete:
@@ -205,8 +200,8 @@ class PassiveCommits:
             dict(self.history.producers),
             frozenset(p.topic for p in scene.internal),
         )
-        batches = self._kept.read(evidence.ranges())
-        return Watched(evidence, batches, dict(self._kept.batches), self._samples, self._is_bounded)
+        headers = headers_of(self._kept.read(evidence.ranges()))
+        return Watched(evidence, headers, dict(self._kept.batches), self._samples, self._is_bounded)
 
     def _sample(self, log: TopicPartitionId) -> EndsSample:
         wanted = [*dict.fromkeys([*self.scene.written, *self.scene.read])]
@@ -260,9 +255,9 @@ class PassiveCommits:
         tasks = level.tasks(progress.assignment[boundary.thread])
         self._find_producer(progress, boundary, first)
         grown = boundary.grown(writable_by(level, tasks, self.scene.written))
-        batches = _headers(self._read(grown))
-        count = unproven(boundary, level, tasks, self.history.producers, batches)
-        interval = self.history.pace.interval_s(progress.assignment) or _DEFAULT_COMMIT_S
+        headers = headers_of(self._read(grown))
+        count = unproven(boundary, level, tasks, self.history.producers, headers)
+        interval = self.history.pace.interval_s(progress.assignment) or DEFAULT_COMMIT_S
         # Within half an interval no thread writes its caches for the next commit.
         is_late = count > 0 and self._sampled_at[-1] - self._sampled_at[0] > interval / 2
         quality = _Quality(is_late, count)
@@ -272,7 +267,7 @@ class PassiveCommits:
         missing = len(progress.levels) - progress.level
         now = time.monotonic()
         is_over = self.retry_s is not None and now - self._started > self.retry_s
-        if count == 0 or is_over or now + _LATER * interval * missing > deadline:
+        if count == 0 or is_over or now + LATER * interval * missing > deadline:
             self._is_bounded &= not best[0].is_late
             self._accept(progress, best[1])
 
@@ -311,19 +306,8 @@ class PassiveCommits:
     ) -> Mapping[TopicPartitionId, Sequence[LoadedBatch]]:
         return self.scene.reader.read(asked, deadline_s=READ_S, limit_bytes=limit_bytes)
 
-    def _other_offsets(self, watched: Watched) -> Mapping[TopicPartitionId, CommittedOffset]:
-        """Return the offsets of topics that no level reads."""
-        read = {p for level in watched.evidence.levels for p in level.reads}
-        return {p: offset for p, offset in self._base.items() if p.topic not in read}
-
     def _too_late(self, progress: CutInProgress) -> NotTaken:
         return NotTaken(
             f"{len(progress.waiting)} of {len(progress.assignment)} threads did not commit at level"
             f" {progress.level + 1} of {len(progress.levels)} within {self.wait_s:g} s"
         )
-
-
-def _headers(
-    batches: Mapping[TopicPartitionId, Sequence[LoadedBatch]],
-) -> Mapping[TopicPartitionId, list[RawBatch]]:
-    return {p: [one.header for one in of_it] for p, of_it in batches.items()}

@@ -12,7 +12,7 @@ from kstreams_assets.app.names import BROKER_TOPICS, owner_of
 from kstreams_assets.errors import KafkaError, StoredDataError, TopicNotFoundError, WarehouseError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
-from kstreams_assets.kafka.journal import journal_topic
+from kstreams_assets.kafka.journal import journal_partition
 from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.transactions import TransactionalTopics
@@ -290,8 +290,9 @@ class Recorder:
 
     def _methods_at_commits(self) -> Sequence[Method]:
         """Return the methods that wait for commits, the best one first."""
-        topic = self.settings.journal_topic or journal_topic(self.application.application_id)
-        if self.settings.journal_topic or topic in self.cluster.metadata().topics:
+        configured = self.settings.journal_topic
+        topic = journal_partition(self.application.application_id, configured).topic
+        if configured or topic in self.cluster.metadata().topics:
             return (Method.JOURNAL, Method.PASSIVE_COMMITS)
         return (Method.PASSIVE_COMMITS,)
 

@@ -46,7 +46,14 @@ from tests.recovery.vector_oracle import Verdict, read_vectors
 from tests.streams.cluster import unique_name
 from tests.streams.oracle_app import SOURCE, OracleApp, OracleTopics, create_topics
 from tests.streams.oracle_load import OracleLoad
-from tests.streams.vector_app import PARTITIONS, PROGRAM, VectorApp, VectorTopics, orders
+from tests.streams.vector_app import (
+    PARTITIONS,
+    PROGRAM,
+    VectorApp,
+    VectorTopics,
+    application_of,
+    orders,
+)
 from tests.timing import eventually
 
 pytestmark = pytest.mark.kafka
@@ -301,10 +308,6 @@ def ticking(topics: OracleTopics) -> StreamsApplication:
         topics.ticks_changelog: (TopicRole.CHANGELOG, (2,)),
         topics.ticks: (TopicRole.OUTPUT, ()),
     }
-    found = tuple(
-        AppTopic(name, TopicRoles({role}), subtopologies=numbers)
-        for name, (role, numbers) in sorted(of.items())
-    )
     edges = (
         TopicEdge(topics.orders, topics.repartition),
         TopicEdge(topics.repartition, topics.changelog),
@@ -313,7 +316,7 @@ def ticking(topics: OracleTopics) -> StreamsApplication:
         TopicEdge(topics.quiet, topics.ticks),
     )
     stores = (Store("totals", topics.changelog), Store("ticks", topics.ticks_changelog))
-    return StreamsApplication(topics.application_id, found, stores, edges)
+    return application_of(topics.application_id, of, stores, edges)
 
 
 @pytest.mark.drill

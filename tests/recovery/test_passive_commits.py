@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,24 +84,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@contextmanager
+def running(cluster: KafkaCluster, folder: Path, rate: int) -> Iterator[VectorTopics]:
+    """One instance under a load of orders per second, which has committed offsets."""
+    topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
+    topics.create(cluster)
+    servers = cluster.connection.bootstrap_servers
+    with VectorApp(servers, topics, state_dir=folder / "app"), orders(servers, topics, rate=rate):
+        wait_for_offsets(cluster, topics)
+        yield topics
+
+
 def test_passive_cuts_lose_nothing_and_repeat_no_more_than_they_say(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     """Two controls: a sample before the commit loses records, writers first repeats thousands."""
-    topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
-    topics.create(cluster)
-    servers = cluster.connection.bootstrap_servers
-    levels = levels_of(topics.application)
-    assert not isinstance(levels, NoOrder)
     found: list[Watched] = []
     too_early: list[list[EndsSample]] = []
     writers_first: list[Watched] = []
-    with (
-        VectorApp(servers, topics, state_dir=tmp_path / "app"),
-        orders(servers, topics, rate=2_000),
-        cluster.raw_log() as reader,
-    ):
-        wait_for_offsets(cluster, topics)
+    with running(cluster, tmp_path, rate=2_000) as topics, cluster.raw_log() as reader:
+        levels = levels_of(topics.application)
+        assert not isinstance(levels, NoOrder)
         scene = Scene(topics.application, cluster, reader, cluster.metadata().topics)
         for _ in range(CUTS):
             watching = Watching(scene, wait_s=60, retry_s=6)
@@ -212,15 +215,8 @@ def test_a_point_that_waits_for_commits_loses_nothing_and_says_its_number(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     """Whether it is exact, is decided by what the application does close to its commits."""
-    topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
-    topics.create(cluster)
-    servers = cluster.connection.bootstrap_servers
-    recorder = Recorder(topics.application, cluster, Warehouse(tmp_path / "warehouse"))
-    with (
-        VectorApp(servers, topics, state_dir=tmp_path / "app"),
-        orders(servers, topics, rate=1_000),
-    ):
-        wait_for_offsets(cluster, topics)
+    with running(cluster, tmp_path, rate=1_000) as topics:
+        recorder = Recorder(topics.application, cluster, Warehouse(tmp_path / "warehouse"))
         point = recorder.take(commit_wait_s=20)
     verdict = judge_point(read_vectors(cluster, topics), point)
     assert verdict.losses == 0, point.reason
@@ -235,16 +231,9 @@ def test_a_point_that_waits_for_commits_loses_nothing_and_says_its_number(
 def test_a_point_of_a_running_application_is_exact_and_others_take_points_meanwhile(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
-    topics.create(cluster)
-    servers = cluster.connection.bootstrap_servers
     warehouse = Warehouse(tmp_path / "warehouse")
-    recorder = Recorder(topics.application, cluster, warehouse)
-    with (
-        VectorApp(servers, topics, state_dir=tmp_path / "app"),
-        orders(servers, topics, rate=1_000),
-    ):
-        wait_for_offsets(cluster, topics)
+    with running(cluster, tmp_path, rate=1_000) as topics:
+        recorder = Recorder(topics.application, cluster, warehouse)
         exact = exact_point(recorder)
         saved = in_flight_of(Repository.of(warehouse, topics.application_id), exact, topics)
         there = records_of(cluster, exact, topics)

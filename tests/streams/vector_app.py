@@ -29,6 +29,20 @@ PARTITIONS: Final = 4
 CUSTOMERS: Final = 200
 
 
+def application_of(
+    application_id: str,
+    topics: Mapping[str, tuple[TopicRole, tuple[int, ...]]],
+    stores: tuple[Store, ...],
+    edges: tuple[TopicEdge, ...],
+) -> StreamsApplication:
+    """An application; `topics` have a role, and the sub-topologies that read or own them."""
+    found = tuple(
+        AppTopic(name, TopicRoles({role}), subtopologies=numbers)
+        for name, (role, numbers) in sorted(topics.items())
+    )
+    return StreamsApplication(application_id, found, stores, edges)
+
+
 @dataclass(frozen=True, slots=True)
 class VectorTopics:
     """The names of every topic of one VectorApp."""
@@ -100,10 +114,6 @@ class VectorTopics:
             self.groups: (TopicRole.CHANGELOG, (2,)),
             self.group_totals: (TopicRole.OUTPUT, ()),
         }
-        topics = tuple(
-            AppTopic(name, TopicRoles({of[name][0]}), subtopologies=of[name][1])
-            for name in sorted(of)
-        )
         edges = (
             TopicEdge(self.orders, self.by_customer),
             TopicEdge(self.by_customer, self.totals),
@@ -113,7 +123,7 @@ class VectorTopics:
             TopicEdge(self.by_group, self.group_totals),
         )
         stores = (Store("groups", self.groups), Store("totals", self.totals))
-        return StreamsApplication(self.application_id, topics, stores, edges)
+        return application_of(self.application_id, of, stores, edges)
 
     def create(self, cluster: KafkaCluster) -> None:
         """Create inputs and outputs."""
