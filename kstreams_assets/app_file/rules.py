@@ -14,7 +14,6 @@ from kstreams_assets.app_file.yaml_lines import RuleLines, YamlLines
 from kstreams_assets.errors import ConfigurationError, RuleSqlError
 from kstreams_assets.rules.balance import balance_sql
 from kstreams_assets.rules.recompute import RULE_PREFIX
-from kstreams_assets.rules.sql_check import check_recomputation, check_rule_sql
 from kstreams_assets.rules.view import KnownViews, RuleTextError
 from kstreams_assets.settings import ApplicationSettings
 
@@ -120,6 +119,8 @@ def _rule(model: DeclaredRule, known: KnownViews, line: int | None) -> Completen
             raise RuleTextError(
                 "it has both sql and per", remedy="per belongs to a balance; use GROUP BY in SQL."
             )
+        from kstreams_assets.rules.sql_check import check_rule_sql  # imports a parser of SQL
+
         query, views = model.sql, check_rule_sql(model.sql, known, model.scope)
         repeats = None
     else:
@@ -137,6 +138,8 @@ def _recomputed(
         where = lines.recomputed.get(store)
         try:
             line = None if where is None else where.rule
+            from kstreams_assets.rules.sql_check import check_recomputation
+
             declared = Recomputation(**dict(model.recompute), store=store, line=line)
             check_recomputation(declared, known)
         except RuleTextError as error:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.app.names import BROKER_TOPICS, owner_of
@@ -32,17 +32,18 @@ from kstreams_assets.model.tables import Lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
 from kstreams_assets.recovery.evidence import Evidence, runs_at
-from kstreams_assets.recovery.journal_method import JournalCommits
 from kstreams_assets.recovery.lineage import require_continues
 from kstreams_assets.recovery.maintenance import maintain_if_due
 from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
-from kstreams_assets.recovery.passive_method import CommitHistory, PassiveCommits
 from kstreams_assets.recovery.retention import Retention, retention_of
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
 from kstreams_assets.recovery.transactions import TransactionsMethod
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
 from kstreams_assets.texts import iso_time
+
+if TYPE_CHECKING:
+    from kstreams_assets.recovery.passive_method import CommitHistory
 
 _ATTEMPTS = 3
 _PATIENCE_S = 15.0
@@ -241,7 +242,7 @@ class Recorder:
         reader: RawLogReader,
         wait_s: float,
         *,
-        history: CommitHistory | None = None,
+        history: "CommitHistory | None" = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Awaited:
         """Return a cut at commits, or why each method failed.
@@ -249,6 +250,8 @@ class Recorder:
         Neither is tried if the application does not run at least once. `sleep` is called between
         samples, and may raise to end the wait.
         """
+        from kstreams_assets.recovery.passive_method import CommitHistory
+
         history = CommitHistory() if history is None else history
         started = time.monotonic()
         deadline = started + wait_s
@@ -301,12 +304,16 @@ class Recorder:
         method: Method,
         scene: Scene,
         wait_s: float,
-        history: CommitHistory,
+        history: "CommitHistory",
         sleep: Callable[[float], None],
     ) -> Positions | NotTaken:
         if method is Method.JOURNAL:
+            from kstreams_assets.recovery.journal_method import JournalCommits
+
             topic = self.settings.journal_topic
             return JournalCommits(scene, wait_s, topic, sleep=sleep).take()
+        from kstreams_assets.recovery.passive_method import PassiveCommits
+
         return PassiveCommits(scene, wait_s, sleep=sleep, history=history).take()
 
     def _held(
