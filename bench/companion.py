@@ -12,7 +12,7 @@ from examples.order_processor.application import PROGRAM, OrderProcessor, create
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.offsets import TopicPartitionId
-from spark_resources.companion import build_companion
+from spark_resources.companion import COMPANION_PROPERTIES, build_companion
 from spark_resources.java import JavaProgram
 
 _ORDERS: Final = 1_000_000
@@ -20,10 +20,6 @@ _PARTITIONS: Final = 4
 _WARM_UP: Final = 0.25
 """The share of the backlog that is worked off before the measurement starts."""
 _COMMIT_MS: Final = 500
-_COMPANION: Final = {
-    "main.consumer.interceptor.classes": "kstreamsassets.companion.CommitInterceptor",
-    "producer.interceptor.classes": "kstreamsassets.companion.AckInterceptor",
-}
 
 
 @contextmanager
@@ -71,7 +67,10 @@ def _worked_off(here: Place, count: int, *, with_companion: bool) -> Measured:
         guarantee="at_least_once",
         commit_interval_ms=_COMMIT_MS,
         threads=2,
-        config={"statestore.cache.max.bytes": "0", **(_COMPANION if with_companion else {})},
+        config={
+            "statestore.cache.max.bytes": "0",
+            **(COMPANION_PROPERTIES if with_companion else {}),
+        },
         program=JavaProgram(PROGRAM.source, also=PROGRAM.also, jars=jars),
     )
     with app:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,11 @@ from spark_resources.jars import checkout_root, class_path
 from spark_resources.java import compile_java, find_java
 
 COMPANION_JAR: Final = Path(__file__).with_name("kstreams-assets-companion.jar")
+COMPANION_PROPERTIES: Final[Mapping[str, str]] = {
+    "main.consumer.interceptor.classes": "kstreamsassets.companion.CommitInterceptor",
+    "producer.interceptor.classes": "kstreamsassets.companion.AckInterceptor",
+}
+"""What an application configures, with the jar on its class path."""
 RELEASE: Final = 11
 """The oldest Java that Kafka's clients 3.9 to 4.4 support."""
 

@@ -11,6 +11,8 @@ DEFAULT_COMMIT_S: Final = 30.0
 LATER: Final = 1.2
 """Commits come somewhat later than their interval says."""
 _KEPT = 8
+_GOLDEN = 0.618
+"""Its multiples, less their whole part, spread evenly."""
 _EARLY_S = 0.1
 _LATE_S = 0.4
 """A thread that waits for records notices the end of its interval up to 100 ms later."""
@@ -22,10 +24,20 @@ class CommitPace:
 
     All times are seconds of one clock, which only moves forward. On average there are at most
     `per_s` requests per second; `burst` of them may be saved for the moments that matter.
+
+    A commit is proven only if two samples lie between the flush before it and the next record, a
+    matter of 20 ms. If the budget does not suffice for dense samples around every commit, some
+    commits get all of it: samples at equal distances would prove none.
     """
 
     per_s: float = 50.0
-    burst: float = 300.0
+    burst: float = 600.0
+    window: float = 60.0
+    """Requests around one commit; dense samples begin only once as many are left.
+
+    The number varies between this and twice this: cycles that are as long as those of a thread
+    would never meet its commits.
+    """
     dense_s: float = 0.003
     sparse_s: float = 0.1
     _commits: defaultdict[str, deque[float]] = field(
@@ -33,6 +45,8 @@ class CommitPace:
     )
     _left: float = field(init=False)
     _spent_at: float | None = field(init=False, default=None)
+    _is_dense: bool = field(init=False, default=False)
+    _windows: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._left = self.burst
@@ -57,9 +71,19 @@ class CommitPace:
         """Return how long to wait before the next sample, given the threads that matter now."""
         self._refill(now_s)
         opens = min((self._opens_in(thread, now_s) for thread in waiting), default=self.sparse_s)
-        # An empty budget must not be spent outside of windows as soon as it grows.
-        affordable_s = max(0.0, (1.0 - self._left) / self.per_s)
-        return max(min(max(opens, self.dense_s), self.sparse_s), affordable_s)
+        is_open = opens <= 0.0
+        was_dense = self._is_dense
+        self._is_dense = is_open and self._left >= (1.0 if was_dense else self._enough)
+        if self._is_dense and not was_dense:
+            self._windows += 1
+        if self._is_dense:
+            return self.dense_s
+        # What is left is for the next window.
+        return self.sparse_s if is_open else max(min(opens, self.sparse_s), self.dense_s)
+
+    @property
+    def _enough(self) -> float:
+        return self.window * (1 + self._windows * _GOLDEN % 1)
 
     def _opens_in(self, thread: str, now_s: float) -> float:
         """Return when the window of the thread's next commit opens; 0 if open or unknown."""

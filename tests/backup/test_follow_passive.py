@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.repository.coverage import recovery_point_is_recent
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from tests.recovery.test_journal_method import with_companion
 from tests.recovery.vector_oracle import read_vectors
 from tests.streams.cluster import connection_to, passing_cluster, unique_name
 from tests.streams.vector_app import VectorApp, VectorTopics, orders
@@ -25,6 +26,7 @@ from tests.timing import eventually
 pytestmark = [pytest.mark.kafka, pytest.mark.drill, pytest.mark.alone]
 
 POINTS = 3
+AGES = 40
 
 
 @contextmanager
@@ -40,7 +42,28 @@ def following(settings: ApplicationSettings) -> Iterator[Follower]:
     assert not thread.is_alive()
 
 
-def test_points_of_a_follower_are_exact(tmp_path: Path) -> None:
+def passive(servers: str, topics: VectorTopics, folder: Path) -> VectorApp:
+    return VectorApp(servers, topics, state_dir=folder)
+
+
+def journalled(servers: str, topics: VectorTopics, folder: Path) -> VectorApp:
+    return with_companion(servers, topics, folder, {"commit.interval.ms": "1000"})
+
+
+@pytest.mark.parametrize(
+    ("started", "method", "age_s"),
+    [
+        pytest.param(passive, Method.PASSIVE_COMMITS, 40, id="nothing-configured"),
+        pytest.param(journalled, Method.JOURNAL, 10, id="companion"),
+    ],
+)
+def test_points_of_a_follower_are_exact(
+    started: Callable[[str, VectorTopics, Path], VectorApp],
+    method: Method,
+    age_s: float,
+    tmp_path: Path,
+) -> None:
+    """`age_s` is how old the newest covered point gets once there are some."""
     topics = VectorTopics(unique_name("vector"), unique_name("v") + ".")
     properties = {"group.coordinator.append.linger.ms": "20"}
     with (
@@ -57,19 +80,29 @@ def test_points_of_a_follower_are_exact(tmp_path: Path) -> None:
             recovery_points=RecoveryPointSettings(objective_seconds=120, commit_wait_seconds=20),
         )
         points = Repository.open(settings).points
+
+        def exact_points() -> int:
+            return sum(one.exact for one in points.instants())
+
         with (
-            VectorApp(local.bootstrap_servers, topics, state_dir=tmp_path / "app"),
+            started(local.bootstrap_servers, topics, tmp_path / "app"),
             orders(local.bootstrap_servers, topics, rate=500),
             following(settings) as follower,
         ):
             deadline = time.monotonic() + 180
-            while sum(one.exact for one in points.instants()) < POINTS:
+            while exact_points() < POINTS:
                 assert time.monotonic() < deadline, [one.reason for one in points.newest(9)]
+                time.sleep(0.5)
+            ages: list[float] = []
+            while len(ages) < AGES:
+                covered_at_ms = follower.status.covered_at_ms
+                assert covered_at_ms is not None
+                ages.append(time.time() - covered_at_ms / 1000)
                 time.sleep(0.5)
             newest = points.newest()[0].id
             assert eventually(lambda: (follower.status.covered_point or "") >= newest)
         history = read_vectors(cluster, topics)
-    found = [point for point in points.newest(100) if point.method is Method.PASSIVE_COMMITS]
+    found = [point for point in points.newest(100) if point.method is method]
     for point in found:
         ends = {cut.id: cut.end for cut in point.partitions}
         excluded = {cut.id: cut.excluded for cut in point.partitions}
@@ -79,3 +112,4 @@ def test_points_of_a_follower_are_exact(tmp_path: Path) -> None:
     statuses = Repository.open(settings).reading(settings).statuses(found)
     assert [one.restorability for one in statuses].count(Restorability.EXACT) >= POINTS - 1
     assert recovery_point_is_recent(settings).passed
+    assert max(ages) < age_s, ages

@@ -20,7 +20,7 @@ from kstreams_assets.kafka.coordinator_log import (
 from kstreams_assets.kafka.journal import CommitBoundary, journal_topic, read_journal
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from spark_resources.companion import build_companion
+from spark_resources.companion import COMPANION_PROPERTIES, build_companion
 from spark_resources.jars import JarSet
 from spark_resources.java import JavaProgram
 from tests.backup.acls import PASSWORD, secure_cluster
@@ -36,10 +36,6 @@ pytestmark = pytest.mark.kafka
 
 PARTITIONS: Final = 2
 DAY_MS: Final = str(24 * 60 * 60 * 1000)
-INTERCEPTORS: Final = {
-    "main.consumer.interceptor.classes": "kstreamsassets.companion.CommitInterceptor",
-    "producer.interceptor.classes": "kstreamsassets.companion.AckInterceptor",
-}
 NO_PURGE: Final = {"repartition.purge.interval.ms": "3600000"}
 
 Offsets = Mapping[TopicPartitionId, int]
@@ -69,7 +65,7 @@ def journalled(
         state_dir=folder / "state",
         guarantee=guarantee,
         threads=threads,
-        config={**INTERCEPTORS, **NO_PURGE, **(config or {})},
+        config={**COMPANION_PROPERTIES, **NO_PURGE, **(config or {})},
         program=JavaProgram(source, jar_set, also=(SOURCE,), jars=(build_companion(),)),
     )
 

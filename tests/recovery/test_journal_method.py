@@ -36,7 +36,7 @@ from kstreams_assets.recovery.levels import Level, NoOrder, levels_of
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene
 from kstreams_assets.repository.repository import Repository
-from spark_resources.companion import build_companion
+from spark_resources.companion import COMPANION_PROPERTIES, build_companion
 from spark_resources.java import JavaProgram
 from tests.recovery.history import read_history
 from tests.recovery.oracle import Cut, violations
@@ -61,10 +61,6 @@ pytestmark = pytest.mark.kafka
 CUTS: Final = 6
 DRILL_POINTS: Final = 200
 QUIET: Final = 8
-COMPANION: Final = {
-    "main.consumer.interceptor.classes": "kstreamsassets.companion.CommitInterceptor",
-    "producer.interceptor.classes": "kstreamsassets.companion.AckInterceptor",
-}
 # Without linger and cache, a thread's next batches follow its commit at once.
 HARD: Final = {"linger.ms": "0", "statestore.cache.max.bytes": "0", "commit.interval.ms": "300"}
 
@@ -76,7 +72,7 @@ def with_companion(
         servers,
         topics,
         state_dir=folder,
-        config={**COMPANION, **HARD, **(config or {})},
+        config={**COMPANION_PROPERTIES, **HARD, **(config or {})},
         program=replace(PROGRAM, jars=(build_companion(),)),
     )
 
@@ -192,7 +188,9 @@ def test_with_a_member_without_the_companion_another_method_takes_the_point(
     servers = kafka_cluster.bootstrap_servers
     with (
         with_companion(servers, topics, tmp_path / "with"),
-        with_companion(servers, topics, tmp_path / "without", dict.fromkeys(COMPANION, "")),
+        with_companion(
+            servers, topics, tmp_path / "without", dict.fromkeys(COMPANION_PROPERTIES, "")
+        ),
         orders(servers, topics, rate=500),
         scene_of(cluster, topics) as scene,
     ):
@@ -261,7 +259,7 @@ def test_punctuators_on_threads_without_records(
         threads=6,
         commit_interval_ms=300,
         punctuate_ms=20,
-        config={**COMPANION, **NO_PURGE, "linger.ms": "0"},
+        config={**COMPANION_PROPERTIES, **NO_PURGE, "linger.ms": "0"},
         program=JavaProgram(SOURCE, jars=(build_companion(),)),
     )
     with (
