@@ -137,6 +137,11 @@ class CutInProgress:
         done = {one.thread for one in self.boundaries if one.level == self.level}
         return frozenset(t for t in self.assignment if t not in done and self._tasks(t))
 
+    @property
+    def needs_sample(self) -> bool:
+        """Whether a commit was shown whose `after` must be read before its thread writes again."""
+        return bool(self._shown)
+
     def observe(
         self, sample: EndsSample, commits: Sequence[ThreadCommit], now_s: float
     ) -> list[Boundary]:

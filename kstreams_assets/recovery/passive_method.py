@@ -176,7 +176,7 @@ class PassiveCommits:
         while not progress.is_complete:
             if time.monotonic() > deadline:
                 return self._too_late(progress)
-            if self._samples > 1:
+            if self._samples > 1 and not progress.needs_sample:
                 self.sleep(self.history.pace.pause_s(self._broker_s(), progress.waiting))
             sample = self._sample(log)
             found = scene.commits_between(log, read_to, sample.group_end)
