@@ -127,14 +127,16 @@ class RecoveryPointSettings(Block):
         " restored with the application's own guarantee.",
         examples=[900],
     )
-    commit_wait_seconds: float = Field(
-        default=0.0,
+    commit_wait_seconds: float | None = Field(
+        default=None,
         ge=0,
         le=600,
         allow_inf_nan=False,
         description="How long `follow` and `recovery-points take` wait for commits of a running"
         " at-least-once application, so that its points can be exact; meanwhile they take no other"
-        " point. 0: they do not wait.",
+        " point. 0: they do not wait. Default: `follow` waits if the application commits so often"
+        " that a point takes up to 10 s; `take` does not wait.",
+        examples=[90],
     )
     keep_all_hours: float = Field(
         default=24.0,

@@ -14,7 +14,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -29,19 +29,17 @@ from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupJob, BackupRun
 from kstreams_assets.backup.verdicts import evaluate
+from kstreams_assets.backup.watching import CommitWatch
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import problem_lines
 from kstreams_assets.closing import SIGNALS_S
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.model.lineage import OtherClusterError
 from kstreams_assets.model.point import RecoveryPoint
-from kstreams_assets.model.spans import Position, Window
+from kstreams_assets.model.spans import Window
 from kstreams_assets.model.tables import Lock
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.passive_method import CommitHistory
-from kstreams_assets.recovery.recorder import Awaited, Recorder, recorder_of
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import store_at
@@ -66,8 +64,6 @@ _NUMBER: Final = re.compile(r"\d+")
 _FIRST: Final = "First backup"
 _LATER: Final = "Catching up"
 _WINDOWS_AT_ONCE: Final = 20
-_SHORT_WATCH_S: Final = 0.5
-"""An application that runs exactly once, or not at all, needs no longer wait than this."""
 _log = logging.getLogger(__name__)
 
 
@@ -168,40 +164,6 @@ class _Closing:
         Repository.open(settings).schemas.try_to_save(settings.registry)
 
 
-@dataclass(slots=True)
-class _Watching:
-    """Waits for commits of the application between the steps, on a connection of its own."""
-
-    recorder: Recorder
-    reader: RawLogReader
-    wait_s: float
-    pool: ThreadPoolExecutor
-    check: Callable[[], None]
-    """Raises when the follower has ended."""
-    _history: CommitHistory = field(default_factory=CommitHistory)
-    _running: "Future[Awaited] | None" = None
-
-    def point(self, held: Mapping[TopicPartitionId, Position]) -> RecoveryPoint | None:
-        """Take a point; None while commits are awaited."""
-        if self._running is None:
-            self._running = self.pool.submit(self._wait)
-        wait([self._running], timeout=_SHORT_WATCH_S)
-        if not self._running.done():
-            return None
-        running, self._running = self._running, None
-        # The watching thread has ended: the connection is free.
-        return self.recorder.take(held=held, awaited=running.result())
-
-    def _wait(self) -> Awaited:
-        return self.recorder.wait_for_commits(
-            self.reader, self.wait_s, history=self._history, sleep=self._sleep
-        )
-
-    def _sleep(self, seconds: float) -> None:
-        self.check()
-        time.sleep(seconds)
-
-
 def _check_of(*over: threading.Event) -> Callable[[], None]:
     """Return a function that raises _Ended once one of the events is set."""
 
@@ -277,7 +239,9 @@ class Follower:
     """Without success for this long, the follower ends, unless another run holds the lock."""
     status: FollowerStatus = field(init=False)
     _closing: _Closing | None = field(init=False, default=None)
-    _watching: _Watching | None = field(init=False, default=None)
+    _watch: CommitWatch | None = field(init=False, default=None)
+    _newest: RecoveryPoint | None = field(init=False, default=None)
+    """The newest point that this follower took."""
     _over: threading.Event = field(init=False, default_factory=threading.Event)
     _success: float = field(init=False, default_factory=time.monotonic)
     _logged: float = field(init=False, default=float("-inf"))
@@ -359,24 +323,15 @@ class Follower:
     @contextmanager
     def _watched(self, ended: threading.Event) -> Iterator[None]:
         """Watch commits, if points wait for them, until the block ends."""
-        wait_s = self.settings.recovery_points.commit_wait_seconds
-        if not wait_s:
-            yield
-            return
         over = threading.Event()
-        check = _check_of(ended, over)
-        with (
-            KafkaCluster(self.settings.connection) as cluster,
-            cluster.raw_log() as reader,
-            ThreadPoolExecutor(1, "watch") as pool,
-        ):
-            recorder = recorder_of(self.settings, cluster, new_lineage=self.new_lineage)
-            self._watching = _Watching(recorder, reader, wait_s, pool, check)
-            try:
-                yield
-            finally:
-                over.set()
-                self._watching = None
+        watch = CommitWatch(self.settings, self.new_lineage, _check_of(ended, over))
+        self._watch = watch
+        try:
+            yield
+        finally:
+            over.set()
+            watch.close()
+            self._watch = None
 
     def _has_given_up(self) -> bool:
         return self.status.failures >= _LEAST_FAILURES and self._idle_s() > self.give_up_s
@@ -417,11 +372,12 @@ class Follower:
         """
         settings = self.settings
         held = Repository.open(settings).ledger.held_positions(settings.application)
-        if self._watching is None:
+        if self._watch is not None and self._watch.is_due(self._newest):
+            point = self._watch.point(held)
+        else:
             recorder = recorder_of(settings, cluster, new_lineage=self.new_lineage)
             point = recorder.take(held=held)
-        else:
-            point = self._watching.point(held)
+        self._newest = point or self._newest
         if point is None:
             self._success = time.monotonic()
             self._change(stepped_at_ms=now_ms(), steps=self.status.steps + 1, failures=0)

@@ -143,6 +143,16 @@ class PassiveCommits:
             commits=watched.commits(),
         )
 
+    def takes_s(self) -> float | None:
+        """Return how long a cut takes, by the commits of the last minutes; None if unknown."""
+        scene, levels, members = self.scene, levels_of(self.scene.application), self.scene.members()
+        log = scene.group_log
+        if isinstance(levels, NoOrder) or isinstance(members, NotTaken) or log is None:
+            return None
+        self._learn_history(log, scene.cluster.high_watermarks([log])[log], members)
+        interval_s = self.history.pace.interval_s(members)
+        return None if interval_s is None else LATER * interval_s * len(levels)
+
     def watch(self) -> Watched | NotTaken:
         """Watch the application until each thread and level has a commit, or the time is over."""
         try:

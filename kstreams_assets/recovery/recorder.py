@@ -291,6 +291,17 @@ class Recorder:
             else:
                 return reasons
 
+    def cut_at_commits_takes_s(
+        self, reader: RawLogReader, history: "CommitHistory"
+    ) -> float | None:
+        """Return how long a cut at commits takes, by the commits so far; None if it is unknown."""
+        from kstreams_assets.recovery.passive_method import PassiveCommits
+
+        scene = self._scene(reader)
+        if scene.absent_topics:
+            return None
+        return PassiveCommits(scene, 0.0, history=history).takes_s()
+
     def _methods_at_commits(self) -> Sequence[Method]:
         """Return the methods that wait for commits, the best one first."""
         configured = self.settings.journal_topic

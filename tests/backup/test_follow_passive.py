@@ -77,7 +77,7 @@ def test_points_of_a_follower_are_exact(
             connection=cluster.connection,
             warehouse=Warehouse(tmp_path / "warehouse"),
             windows=WindowSchedule.every("hour", start="2026-01-01"),
-            recovery_points=RecoveryPointSettings(objective_seconds=120, commit_wait_seconds=20),
+            recovery_points=RecoveryPointSettings(objective_seconds=120),
         )
         points = Repository.open(settings).points
 
