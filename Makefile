@@ -73,7 +73,7 @@ cluster: setup test-jars ## Run fidelity, tamper and secrets with Spark on a sta
 	$(BIN)/python -m pytest -q --on-cluster -m "cluster and not drill"
 
 store: setup test-jars ## Run backups, their restores and tables with the warehouse in an S3 server
-	$(BIN)/python -m pytest -q --on-store -m "on_store and not drill"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --on-store -m "on_store and not drill"
 
 drills: setup test-jars chromium ## Run the tests of minutes, over an hour: kills, exact cuts, restores, drills
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "drill and not alone"

@@ -80,8 +80,11 @@ def test_the_sample_after_the_one_that_shows_a_commit_counts() -> None:
     """Ends of the showing sample may be older than the flush; those before it always are."""
     one = progress()
     assert one.observe(sample(10, 50, 5), (), 0.0) == []
+    assert not one.needs_sample
     assert one.observe(sample(11, 51, 6), [thread_commit("a", 10, in0=8, r=40)], 0.1) == []
+    assert one.needs_sample
     (offered,) = one.observe(sample(11, 60, 7), (), 0.2)
+    assert not one.needs_sample
     assert (offered.before[LOG], offered.after[LOG]) == (5, 7)
     assert offered.committed == {R: CommittedOffset(40, "")}
 
