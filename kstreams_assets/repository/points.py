@@ -304,8 +304,8 @@ class RecoveryPointTable(ApplicationTable[RecoveryPoint], spec=RECOVERY_POINTS):
         """The guarantee to require of the points: the application's own.
 
         The declared one; else the one of the newest point that shows one. If no point shows any,
-        points have to be exact. `at_least_once` is the default of Kafka Streams: for such an
-        application no point can have a better guarantee, and none needs one.
+        points have to be exact. `at_least_once` is the default of Kafka Streams: points of such an
+        application need no better guarantee.
 
         Args:
             declared: As in the settings of the application.

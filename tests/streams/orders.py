@@ -3,7 +3,7 @@
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -88,6 +88,7 @@ def order_processor(
     *,
     guarantee: Guarantee = "exactly_once_v2",
     commit_interval_ms: int = 100,
+    config: Mapping[str, str] | None = None,
 ) -> OrderProcessor:
     """An instance whose outputs follow from its inputs: one record for every update."""
     return OrderProcessor(
@@ -97,7 +98,7 @@ def order_processor(
         topic_prefix=topics.prefix,
         guarantee=guarantee,
         commit_interval_ms=commit_interval_ms,
-        config=_CONFIG,
+        config={**_CONFIG, **(config or {})},
     )
 
 
