@@ -38,7 +38,7 @@ class _Masked(logging.Formatter):
 
 COMMANDS: Final = {
     "backup": "Back up all due windows or selected ones",
-    "companion": "Locate the jar that logs an app's commits",
+    "companion": "Locate a jar for exact points of at-least-once apps",
     "completeness": "Evaluate completeness rules and list results",
     "copy": "Copy a warehouse to another folder or account",
     "discover": "Discover topics and stores of an application",
