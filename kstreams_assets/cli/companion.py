@@ -8,7 +8,7 @@ from spark_resources.companion import companion_jar
 
 @click.group(cls=Group, epilog="kstreams-assets companion path")
 def companion() -> None:
-    """Locate a jar for exact points of at-least-once apps
+    """Locate the companion, a jar for your application
 
     The companion is a jar for the class path of a Kafka Streams application that runs with
     `processing.guarantee=at_least_once`. It writes each commit of the application to a journal
