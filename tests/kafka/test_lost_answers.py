@@ -49,7 +49,7 @@ def relayed(relay: KafkaRelay) -> Iterator[KafkaCluster]:
 def impatient(relay: KafkaRelay) -> Iterator[KafkaCluster]:
     """The same for changes that never arrive, which are waited for twice."""
     relay.requests.clear()
-    with _relayed(relay, 1) as impatient:
+    with _relayed(relay, 2) as impatient:
         yield impatient
 
 
