@@ -8,7 +8,7 @@ from spark_resources.companion import companion_jar
 
 @click.group(cls=Group, epilog="kstreams-assets companion path")
 def companion() -> None:
-    """Locate the optional jar for at-least-once applications
+    """Find the optional jar for at-least-once apps
 
     The companion is a jar for the class path of a Kafka Streams application that runs with
     `processing.guarantee=at_least_once`. It writes each commit of the application to a journal

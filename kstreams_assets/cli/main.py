@@ -38,7 +38,7 @@ class _Masked(logging.Formatter):
 
 COMMANDS: Final = {
     "backup": "Back up all due windows or selected ones",
-    "companion": "Locate the optional jar for at-least-once applications",
+    "companion": "Find the optional jar for at-least-once apps",
     "completeness": "Evaluate completeness rules and list results",
     "copy": "Copy a warehouse to another folder or account",
     "discover": "Discover topics and stores of an application",
