@@ -1,11 +1,12 @@
 """Exact points of a live at-least-once application: what is restored repeats nothing.
 
-Repartition records are purged every second and changelogs are compacted at once, so that a point
-can only be restored from what its recorder and its backup saved in time.
+Repartition records are purged every second and changelogs are compacted after 20 s, so that a point
+can only be restored from what the follower saved in time.
 """
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,12 @@ from kstreams_assets.app.model import Store, StreamsApplication, TopicEdge, Topi
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.model.point import Guarantee, Method, RecoveryPoint
-from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.model.point import Method, RecoveryPoint
+from kstreams_assets.model.restorability import Restorability
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from spark_resources.resource import SparkSessionResource
+from tests.backup.test_follow_passive import following
 from tests.recovery.test_compaction import AGGRESSIVE
 from tests.restore.order_run import go_on
 from tests.restore.test_restored_applications import assert_as_control
@@ -31,14 +35,24 @@ from tests.streams.vector_app import application_of
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill, pytest.mark.alone]
 
 POINTS: Final = 20
-TRIES: Final = 30
-CONFIG: Final = {**AGGRESSIVE, "repartition.purge.interval.ms": "1000"}
+CONFIG: Final = {
+    **AGGRESSIVE,
+    # Longer than a follower waits for commits: meanwhile it saves nothing.
+    "topic.segment.ms": "20000",
+    "topic.max.compaction.lag.ms": "20000",
+    "repartition.purge.interval.ms": "1000",
+}
 
 
 @pytest.fixture(scope="module")
 def cleaning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
     """A broker whose cleaner never rests."""
-    properties = {"log.cleaner.backoff.ms": "200", "log.cleaner.threads": "2"}
+    properties = {
+        "log.cleaner.backoff.ms": "200",
+        "log.cleaner.threads": "2",
+        # The application has no cache, and so writes until it commits.
+        "group.coordinator.append.linger.ms": "20",
+    }
     with LocalCluster(tmp_path_factory.mktemp("cleaning"), properties=properties) as local:
         yield connection_to(local.bootstrap_servers)
 
@@ -63,18 +77,21 @@ def placed(topics: OrderTopics) -> StreamsApplication:
     )
 
 
-def exact_points(source: Source) -> list[RecoveryPoint]:
-    recorder, found = recorder_of(source.settings, source.cluster), list[RecoveryPoint]()
-    reasons: list[str] = []
-    for _ in range(TRIES):
-        point = recorder.take(commit_wait_s=15)
-        reasons.append(point.reason)
-        if point.guarantee is Guarantee.EXACT:
-            assert point.method is Method.PASSIVE_COMMITS
-            found.append(point)
-        if len(found) == POINTS:
-            return found
-    pytest.fail("\n".join(reasons))
+def exact_points(settings: ApplicationSettings) -> list[RecoveryPoint]:
+    """The points that a restore now gives as exact; the newest are not covered yet."""
+    repo = Repository.open(settings)
+    found = [point for point in repo.points.newest(200) if point.method is Method.PASSIVE_COMMITS]
+    statuses = repo.reading(settings).statuses(found)
+    return [
+        point
+        for point, status in zip(found, statuses, strict=True)
+        if status.restorability is Restorability.EXACT
+    ]
+
+
+def reasons(settings: ApplicationSettings) -> list[str]:
+    points = Repository.open(settings).points.newest(9)
+    return [point.unsealed_because or point.reason for point in points]
 
 
 def test_twenty_restores_end_as_the_application_without_a_restore(
@@ -95,15 +112,21 @@ def test_twenty_restores_end_as_the_application_without_a_restore(
         config=CONFIG,
     )
     with KafkaCluster(cleaning) as cluster, app:
-        source = Source(settings_of(placed(topics), servers, tmp_path), cluster)
-        with Feed(servers, topics.orders, orders(seed=5), rate=600) as feed:
-            time.sleep(5)
-            points = exact_points(source)
-            newest = recorder_of(source.settings, cluster).take()
-            time.sleep(1)
+        windows = WindowSchedule.every("hour", start="2026-01-01")
+        settings = replace(
+            settings_of(placed(topics), servers, tmp_path),
+            windows=windows,
+            recovery_points=RecoveryPointSettings(commit_wait_seconds=15),
+        )
+        source = Source(settings, cluster)
+        with Feed(servers, topics.orders, orders(seed=5), rate=600) as feed, following(settings):
+            deadline = time.monotonic() + 240
+            while len(exact_points(settings)) < POINTS:
+                assert time.monotonic() < deadline, reasons(settings)
+                time.sleep(2)
             feed.stop()
+        points = exact_points(settings)[:POINTS]
         source.drain()
-        source.back_up(newest, spark)
         run = source.ended({point.id: point for point in points})
     for number, point in enumerate(points):
         assert_goes_on(run, topics, point, second_cluster, spark, tmp_path / f"state-{number}")

@@ -199,7 +199,8 @@ def restore(
 ) -> Restored:
     """Plan a restore and run it up to its verification; `change` spoils what is planned."""
     plan = plan_restore(run.settings, request, target)
-    assert [str(blocker) for blocker in plan.blockers] == []
+    blockers = [str(blocker) for blocker in plan.blockers]
+    assert blockers == [], blockers
     result = restore_records(
         RunContext(run.settings, target, spark, unique_name("restore")),
         change(plan),
