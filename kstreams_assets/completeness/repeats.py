@@ -76,7 +76,9 @@ def of_recomputation(sql: str, declared: Recomputation, repeats: Repeats) -> All
     keys = ["key"] if windows is None else ["key", "window_start_ms"]
     named = ", ".join(keys)
     is_count = f"field IN ({', '.join(_text(field) for field in counts)})"
-    more = f"CAST(found AS {_EXACT}) - coalesce(CAST(expected AS {_EXACT}), 0)"
+    # A new key whose only record is repeated may be in flight and not in the store: expected -1.
+    found, expected = (f"coalesce(CAST({side} AS {_EXACT}), 0)" for side in ("found", "expected"))
+    more = f"{found} - {expected}"
     explained = (
         f"SELECT {named} FROM (\n{sql}\n) WHERE {is_count}\nGROUP BY {named}"
         f" HAVING bool_and(coalesce({more} BETWEEN 0 AND {most}, false))"

@@ -95,6 +95,8 @@ def test_keys_of_a_recomputed_store_that_repeats_do_not_explain(
         "('lost', 'cents', '100', '90')",
         "('gone', 'n', '10', NULL)",
         "('new', 'n', NULL, '2')",
+        "('new in flight', 'n', '-1', NULL)",
+        "('new in flight', 'cents', '-44', NULL)",
         "('far', 'n', '10', '16')",
         "('sum', 'cents', '100', '101')",
     )
@@ -103,7 +105,7 @@ def test_keys_of_a_recomputed_store_that_repeats_do_not_explain(
     left = sorted({row[0] for row in _rows(spark, allowance.sql)})
     assert left == ["far", "gone", "lost", "sum"]
     assert allowance.total_sql is not None
-    assert int(_rows(spark, allowance.total_sql)[0][0]) == 3 + 1 + 2 + 6
+    assert int(_rows(spark, allowance.total_sql)[0][0]) == 3 + 1 + 10 + 2 + 1 + 6
     assert allowance.most == 5
 
 
