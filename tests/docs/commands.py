@@ -122,7 +122,8 @@ def check_mention(words: Sequence[str], command: click.Command = OWN) -> None:
 
 
 def _option(command: click.Command, name: str) -> click.Option:
-    for one in command.get_params(click.Context(command)):
+    # Click keeps the option of help that it makes here: it must be the one of every command.
+    for one in command.get_params(click.Context(command, **cli.context_settings)):
         if isinstance(one, click.Option) and name in (*one.opts, *one.secondary_opts):
             return one
     raise WrongCommandError(f"{command.name} has no option {name}")
