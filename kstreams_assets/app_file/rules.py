@@ -135,11 +135,11 @@ def _recomputed(
     for store, model in stores.items():
         if model.recompute is None:
             continue
+        from kstreams_assets.rules.sql_check import check_recomputation  # imports a parser of SQL
+
         where = lines.recomputed.get(store)
         try:
             line = None if where is None else where.rule
-            from kstreams_assets.rules.sql_check import check_recomputation
-
             declared = Recomputation(**dict(model.recompute), store=store, line=line)
             check_recomputation(declared, known)
         except RuleTextError as error:

@@ -29,7 +29,7 @@ from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupJob, BackupRun
 from kstreams_assets.backup.verdicts import evaluate
-from kstreams_assets.backup.watching import CommitWatch
+from kstreams_assets.backup.watching import CommitWatch, longer_pause_s
 from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import problem_lines
 from kstreams_assets.closing import SIGNALS_S
@@ -129,7 +129,7 @@ class _Closing:
             running.result()
         except _outages() as error:
             self._failures += 1
-            pause_s = _pause_s(1.0, self._failures)
+            pause_s = longer_pause_s(1.0, self._failures, _LONGEST_PAUSE_S)
             self._not_before = time.monotonic() + pause_s
             _log.warning(
                 "%s: closed windows could not be backed up: %s Trying again in %.0f s.",
@@ -172,10 +172,6 @@ def _check_of(*over: threading.Event) -> Callable[[], None]:
             raise _Ended
 
     return check
-
-
-def _pause_s(first_s: float, failures: int, longest_s: float = _LONGEST_PAUSE_S) -> float:
-    return min(first_s * 2 ** min(failures, 10), max(first_s, longest_s))
 
 
 def _outages() -> tuple[type[Exception], ...]:
@@ -354,7 +350,7 @@ class Follower:
 
     def _failed(self, error: Exception) -> float:
         failures, problem = self.status.failures + 1, _problem(error)
-        pause_s = _pause_s(self.every_s, failures, _LONGEST_TRY_S)
+        pause_s = longer_pause_s(self.every_s, failures, _LONGEST_TRY_S)
         is_old = _without_numbers(problem) == _without_numbers(self.status.problem)
         if not is_old or time.monotonic() - self._logged > _LONGEST_PAUSE_S:
             self._logged = time.monotonic()

@@ -33,6 +33,11 @@ _LONGEST_PAUSE_S: Final = 600.0
 _log = logging.getLogger(__name__)
 
 
+def longer_pause_s(first_s: float, failures: int, longest_s: float) -> float:
+    """Return the pause after so many failures: twice as long after each, up to a limit."""
+    return min(first_s * 2 ** min(failures, 10), max(first_s, longest_s))
+
+
 class _Open(NamedTuple):
     """A connection of its own: the steps of the follower use theirs meanwhile."""
 
@@ -111,7 +116,7 @@ class CommitWatch:
 
     def _pause(self) -> None:
         if self._failures:
-            pause_s = min(PAUSE_S * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE_S)
+            pause_s = longer_pause_s(PAUSE_S, self._failures - 1, _LONGEST_PAUSE_S)
             self._not_before = time.monotonic() + pause_s
 
     def _open(self) -> _Open:

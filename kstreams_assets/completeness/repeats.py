@@ -77,7 +77,7 @@ def of_recomputation(sql: str, declared: Recomputation, repeats: Repeats) -> All
     named = ", ".join(keys)
     is_count = f"field IN ({', '.join(_text(field) for field in counts)})"
     # A new key whose only record is repeated may be in flight and not in the store: expected -1.
-    found, expected = (f"coalesce(CAST({side} AS {_EXACT}), 0)" for side in ("found", "expected"))
+    found, expected = (f"CAST(coalesce({side}, '0') AS {_EXACT})" for side in ("found", "expected"))
     more = f"{found} - {expected}"
     explained = (
         f"SELECT {named} FROM (\n{sql}\n) WHERE {is_count}\nGROUP BY {named}"

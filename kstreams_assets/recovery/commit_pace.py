@@ -27,7 +27,7 @@ class CommitPace:
 
     A commit is proven only if two samples lie between the flush before it and the next record, a
     matter of 20 ms. If the budget does not suffice for dense samples around every commit, some
-    commits get all of it: samples at equal distances would prove none.
+    commits get all of it: samples at equal distances would prove few.
     """
 
     per_s: float = 50.0
