@@ -76,9 +76,15 @@ class DemoReport:
                 ],
                 ["restored to", f"{self.restored_point} ({self.restored_point_guarantee})"],
                 ["age of that point at the loss (RPO)", f"{self.recovery_point_age_s:.1f} s"],
-                ["loss to application RUNNING with its state (RTO)", f"{self.recovery_s:.1f} s"],
-                *[[f"  of it {name}", f"{s:.1f} s"] for name, s in self.phases_s.items()],
-                ["loss to caught up with all that was replayed", f"{self.caught_up_s:.1f} s"],
+                [
+                    "from the loss until the application is RUNNING with its state (RTO)",
+                    f"{self.recovery_s:.1f} s",
+                ],
+                *[[f"  part of it: {name}", f"{s:.1f} s"] for name, s in self.phases_s.items()],
+                [
+                    "from the loss until all replayed orders are processed",
+                    f"{self.caught_up_s:.1f} s",
+                ],
                 ["records restored", self.records_restored],
                 ["records verified one by one", self.records_verified],
                 ["orders replayed by the shop", self.orders_replayed],

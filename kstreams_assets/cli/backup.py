@@ -86,6 +86,7 @@ def backup(
 
     A backup window, for example an hour, is due when it has ended and at least one of its topics is
     not yet backed up. Windows that are already backed up are read again only if you name them.
+    After it has backed up windows, the command also takes a recovery point.
 
     Exit code 1: the backup ran, but a check of a window failed. Example: Kafka had deleted records
     before they were read. The output names the check, the topic and the offsets.

@@ -68,8 +68,13 @@ def follow(
     immediately. A killed follower continues where it stopped. Each application is followed
     independently.
 
-    Exit code 2: every attempt of the last ten minutes failed, or another follower of the
-    application runs. Also if the connection leads to a cluster that the backups do not come from.
+    Exit code 2: one of these errors ended the follower:
+
+    - Every attempt of the last ten minutes failed.
+
+    - Another follower of the application runs, or has taken over.
+
+    - The connection leads to another cluster than the one in the backups.
     """
     ended = threading.Event()
     ending = _Ending(ended)
@@ -161,8 +166,9 @@ def status(settings: ApplicationSettings, as_json: bool) -> None:
 
     A recovery point is covered when the backups contain all records that it needs.
 
-    Exit code 1: the newest covered point is older than recovery_points.objective_seconds (default:
-    60 seconds). Also if the follower has ended or has never run.
+    Exit code 1: the newest covered point is too old, or the follower has ended or has never run.
+    Too old: older than recovery_points.objective_seconds, or than 60 seconds if this key is not
+    set.
     """
     found = status_of(settings.warehouse, settings.application_id)
     trouble = trouble_of(settings)

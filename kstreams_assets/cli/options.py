@@ -124,8 +124,8 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             alias="--notes-in",
             section="Application",
             metavar="PLACE",
-            help="Folder or s3://bucket/prefix where restores and drills store their progress and"
-            " reports, if the warehouse is read-only (overrides the YAML).",
+            help="Use this only if the warehouse is read-only: folder or s3://bucket/prefix where"
+            " restores, drills and checks store progress and results (overrides the YAML).",
         ),
         warehouse_option,
         _bootstrap_option,
@@ -140,8 +140,8 @@ new_lineage_option: Final = option(
     "--new-lineage",
     section="Checks",
     is_flag=True,
-    help="Accept the current cluster as the new source, after you moved the application to it"
-    " without a restore from this warehouse.",
+    help="Accept the cluster in the YAML as the new source; needed if you moved the application"
+    " there by other means than `restore run`.",
 )
 
 

@@ -19,18 +19,25 @@ def ready(settings: ApplicationSettings, as_json: bool) -> None:
 
     The answer is yes if all of this is true:
 
-    - A recovery point is restorable and recent enough (exact, if the application is exactly-once).
+    - A recovery point is restorable. For an exactly-once application, the point must be exact.
+
+    - The newest restorable point is not older than recovery_points.objective_seconds, if this key
+    is set.
+
+    - The newest recovery point contains all topics of the application.
 
     - Every closed backup window is backed up. The newest closed one is ignored: its backup may
-      still be running.
+    still be running.
 
     - The stored files are intact.
 
-    - The completeness rules, if any, were evaluated. None of severity error is violated or failed.
+    - The completeness rules, if any, were evaluated. No rule of severity error is violated or
+    failed. Violated: the data breaks the rule. Failed: the rule could not run.
 
     - The last governance check, if any, found no error.
 
-    - The last drill passed, met its objective, and is at most 30 days old.
+    - A drill has run in the last 30 days. The last drill passed, and met drill.objective_seconds
+    if this key is set.
 
     The result depends on the warehouse only. The command also contacts the source cluster and
     reports whether it answers, but this does not change the result.

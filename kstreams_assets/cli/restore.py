@@ -80,7 +80,8 @@ def plan(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) 
     section="Limits",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Maximum time from the before command to the end of verification.",
+    help="Maximum time from the end of --before-command until all records are verified and all"
+    " completeness rules are evaluated.",
 )
 def run(
     settings: ApplicationSettings,
@@ -91,15 +92,15 @@ def run(
     """Restore topics, verify them, commit offsets
 
     The restore creates the topics, writes the records, reads them back and evaluates completeness
-    rules. It then commits the group offsets. If the options or the YAML give a command
-    that starts the application, it runs last. To continue an interrupted restore, run the same
-    command again.
+    rules. It then commits the group offsets. At the end it runs the command that starts the
+    application, if the options or the YAML give one. To continue an interrupted restore, run the
+    same command again.
 
     Exit code 1: the plan has a blocker, the target differs from the backup, or a blocking rule is
     violated or failed. No group offset is committed. A completeness rule blocks if it has severity
     error, unless it has `blocking: false`.
 
-    Exit code 2: an error, also of the before or after command.
+    Exit code 2: an error, for example if --before-command or --after-command fails.
     """
     require_programs(request)
 

@@ -23,9 +23,9 @@ class OtherClusterError(KStreamsAssetsError):
             f"This connection leads to cluster {cluster_id}, but the newest recovery point of"
             f" {application_id} ({newest.id}) is of cluster {newest.cluster_id}, and no committed"
             " restore of this warehouse wrote the current topics. Nothing was written.",
-            remedy="Correct `connection` in the YAML. If the application now runs there without a"
-            " restore from this warehouse, accept the cluster once with kstreams-assets"
-            " recovery-points take --new-lineage.",
+            remedy="Correct `connection` in the YAML. If you moved the application there by other"
+            " means than a restore from this warehouse, accept the cluster once with"
+            " kstreams-assets recovery-points take --new-lineage.",
         )
         self.cluster_id = cluster_id
 

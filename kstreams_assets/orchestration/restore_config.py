@@ -75,9 +75,8 @@ class RestoreConfig(dg.PermissiveConfig):
     )
     mode: Literal[tuple(mode.value for mode in RestoreMode)] = Field(  # pyright: ignore[reportInvalidTypeForm]
         default=RestoreMode.STATE.value,
-        description="state: continue where the application stood. rebuild: recompute from all"
-        " inputs. inputs_until: recompute from the inputs up to the point. logs: inputs and outputs"
-        " only.",
+        description="state: continue at the point. rebuild and inputs_until: recompute from the"
+        " inputs before the point. logs: only inputs and outputs.",
     )
     options: RestoreOptions = Field(  # pyright: ignore[reportInvalidTypeForm]
         default=RestoreOptions(), description="Everything else, by the names of the command line."

@@ -17,10 +17,11 @@ from kstreams_assets.restore.result import RestoreResult
 from kstreams_assets.texts import bytes_text, duration, iso_time, markdown_table, plain
 from spark_resources.partition_records import Difference
 
+_RECOMPUTED: Final = "the application recomputes everything from its inputs before the point"
 _MODES: Mapping[RestoreMode, str] = {
     RestoreMode.STATE: "full restore with state: the application continues from the point",
-    RestoreMode.REBUILD: "rebuild from input: everything is recomputed",
-    RestoreMode.INPUTS_UNTIL: "rebuild from input up to the point: everything is recomputed",
+    RestoreMode.REBUILD: _RECOMPUTED,
+    RestoreMode.INPUTS_UNTIL: _RECOMPUTED,
     RestoreMode.LOGS: "inputs and outputs for other readers: no state, no group offsets",
 }
 

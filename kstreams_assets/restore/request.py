@@ -97,8 +97,8 @@ class RestoreRequest(BaseModel):
     )
     mode: Annotated[RestoreMode, Spelling(section="Selection")] = Field(
         default=RestoreMode.STATE,
-        description="state: continue from the point's state; rebuild: recompute from all inputs;"
-        " inputs_until: recompute from inputs before the point; logs: restore only inputs and"
+        description="state: continue at the point; rebuild: recompute from inputs before the point;"
+        " inputs_until: like rebuild, needs --as-of, --point or --window; logs: only inputs and"
         " outputs.",
     )
     inputs: Annotated[InputsExtent, Spelling(section="Selection")] = Field(
@@ -108,8 +108,8 @@ class RestoreRequest(BaseModel):
     )
     changelog_source: Annotated[ChangelogSource, Spelling(section="Selection")] = Field(
         default=ChangelogSource.RAW,
-        description="Restore every changelog record (raw), or only the last record of each key,"
-        " from a KTable snapshot of the point's window (snapshot).",
+        description="raw: restore every changelog record; snapshot: restore only the last record of"
+        " each key, from the KTable snapshot at the point (see `ktables make`).",
     )
     application_id: Annotated[
         str | None, Spelling(option="--target-application-id", metavar="ID")
@@ -131,16 +131,18 @@ class RestoreRequest(BaseModel):
     )
     inputs_are_at: Annotated[InputsAt | None, Spelling(unset="restored")] = Field(
         default=None,
-        description="Start position in inputs that --exclude skips: first record not processed at"
-        " the recovery point (mapped), or topic's end (latest; the restore is unproven).",
+        description="Start position in inputs that --exclude skips; mapped: the point's committed"
+        " offsets, translated to target offsets; latest: the topic's end, so the restore is"
+        " unproven.",
     )
     accept: Annotated[
         Restorability | None,
         Spelling(never=Restorability.NOTHING, unset="as_the_application", section="Checks"),
     ] = Field(
         default=None,
-        description="Minimum restorability of the recovery point (default: the guarantee of the"
-        " application).",
+        description="Weakest recovery point that you accept; at_least_once: some records repeat;"
+        " unproven: records may be missing (default: exact for exactly-once applications, otherwise"
+        " at_least_once).",
     )
     verify: Annotated[VerifyExtent, Spelling(unset="as_configured", section="Checks")] = Field(
         default=VerifyExtent.FULL,
@@ -154,16 +156,16 @@ class RestoreRequest(BaseModel):
     )
     accept_replaced_timestamps: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="Do not compare timestamps that are 0 or negative in the backup; use this only"
-        " for restores that an earlier release started (it replaced them).",
+        description="For restores that an earlier release started: do not compare timestamps of 0"
+        " or below, because that release wrote the time of the restore instead.",
     )
     replication_factor: Annotated[int | None, Spelling(metavar="N")] = Field(
         default=None, description="Replication factor of new topics (default: as on the source)."
     )
     skip_completeness: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="Commit group offsets without evaluating completeness rules; the restore"
-        " records this.",
+        description="Commit group offsets without evaluating completeness rules; the report of the"
+        " restore mentions this.",
     )
     before_command: Annotated[
         str | None, Spelling(of_operator=True, section="Commands", metavar="COMMAND")
@@ -186,7 +188,8 @@ class RestoreRequest(BaseModel):
         ),
     ] = Field(
         default=COMMAND_TIMEOUT_S,
-        description="Timeout of each command, and of the wait for an empty group.",
+        description="Timeout of --before-command, of --after-command, and of the wait until all"
+        " members have left the group.",
     )
 
     @classmethod

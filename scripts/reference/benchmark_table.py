@@ -36,7 +36,13 @@ _ROWS = (
     _Row("state of one of its 300,000 keys", "ktable", "state of one key"),
     _Row("loss of the cluster costs (follower, 95th percentile)", "follow", "follow", "age_p95_s"),
     _Row("its follower uses, at 2,000 orders/s", "follow", "follow", "cores", "cores"),
-    _Row("loss to RUNNING elsewhere, all compared, rules included", "recovery", "demo", "rto_s"),
+    _Row(
+        "from the loss until the application is RUNNING on a new broker, with all records compared"
+        " and six rules evaluated",
+        "recovery",
+        "demo",
+        "rto_s",
+    ),
 )
 
 
