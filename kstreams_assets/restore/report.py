@@ -17,7 +17,7 @@ from kstreams_assets.restore.result import RestoreResult
 from kstreams_assets.texts import bytes_text, duration, iso_time, markdown_table, plain
 from spark_resources.partition_records import Difference
 
-_RECOMPUTED: Final = "the application recomputes everything from its inputs before the point"
+_RECOMPUTED: Final = "rebuild from input up to the point: the application recomputes everything"
 _MODES: Mapping[RestoreMode, str] = {
     RestoreMode.STATE: "full restore with state: the application continues from the point",
     RestoreMode.REBUILD: _RECOMPUTED,
