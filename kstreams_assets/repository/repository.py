@@ -272,10 +272,11 @@ class Repository:
         """Hold a lock after preparing everything that its holder writes.
 
         Earlier holders can no longer commit to its tables. With the application's lock, leftovers
-        of killed writers in the records table are removed as well. If the warehouse is read-only
-        (`state_in`), only tables of state are fenced.
+        of killed writers in the records table are removed as well.
 
         Raises:
+            ConfigurationError: The warehouse is only read (`state_in`), but tables of it are
+                written under the lock.
             NewerLayoutError: A newer release wrote a table; nothing was changed.
             LeaseLostError: A later holder now has the lock.
             WarehouseError: The warehouse cannot be read or written.

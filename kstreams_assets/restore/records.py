@@ -132,7 +132,10 @@ class _Run:
     def _pin_point(self, intended: tuple[StoredTopic, ...]) -> None:
         """Record the restore while no recorder deletes points: from then on its point is kept."""
         application_id = self._plan.application_id
-        with self._repo.writing(
+        repo = self._repo
+        # Of a warehouse that is only read, there is no recorder to be fenced.
+        holding = repo.writing if repo.warehouse.state_in is None else repo.lock
+        with holding(
             Lock.RECORDER,
             purpose=f"restore run {self._restore.run_id}",
             wait_s=self._settings.restore.lock_wait_seconds,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
@@ -216,7 +217,8 @@ def test_a_warehouse_that_is_only_read_is_not_written(warehouse: Warehouse, tmp_
     """The lock lies with the notes: its epochs say nothing of the tables."""
     reading = replace(warehouse, state_in=tmp_path / "notes")
     before = _versions(warehouse)
-    _fence_points(reading, Held(7, is_taken_over=True))
+    with pytest.raises(ConfigurationError, match=r"writes to the warehouse .* without --state-in"):
+        _fence_points(reading, Held(7, is_taken_over=True))
     assert _versions(warehouse) == before
 
 
