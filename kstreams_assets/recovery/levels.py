@@ -69,8 +69,12 @@ def levels_of(application: StreamsApplication) -> tuple[Level, ...] | NoOrder:
         if _is_own_changelog(topic):
             writers[topic.name].update(topic.subtopologies)
     for edge in application.edges:
-        if edge.source in readers and not _is_own_changelog(application.topic(edge.target)):
+        if _is_own_changelog(application.topic(edge.target)):
+            continue
+        if edge.source in readers:
             writers[edge.target].add(readers[edge.source])
+        else:  # from a store: only its own sub-topology reads it
+            writers[edge.target].update(application.topic(edge.source).subtopologies)
     for topic in application.topics:
         is_written = _is_own_changelog(topic) or topic.roles.is_repartition or topic.roles.is_output
         if is_written and not writers[topic.name]:

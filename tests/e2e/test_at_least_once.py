@@ -152,6 +152,7 @@ def test_the_five_steps_end_with_a_green_ready_and_a_passed_drill(
                         for one in listed["recovery_points"]
                         if (one["method"], one["gives"]) == ("passive_commits", "exact")
                     ]
+                    assert exact, listed
                     plan = _json(*words, "--point", exact[0])
                     assert (plan["gives"], plan["can_run"]) == ("exact", True), plan
                     assert plan["repeats_at_most"] == {}

@@ -1,5 +1,9 @@
 """Levels of topologies: readers first; what has no order names its reason."""
 
+from pathlib import Path
+
+import pytest
+
 from kstreams_assets.app.model import (
     AppTopic,
     StreamsApplication,
@@ -7,6 +11,8 @@ from kstreams_assets.app.model import (
     TopicRole,
     TopicRoles,
 )
+from kstreams_assets.app.roles import application_from_topology
+from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.recovery.levels import NoOrder, levels_of
 from tests.streams.vector_app import VectorTopics
 
@@ -42,6 +48,31 @@ TWO_BRANCHES = {
     "r": ({REPARTITION}, (2,)),
     "out": ({OUT}, ()),
 }
+
+
+TEXTS = sorted((Path(__file__).parents[1] / "app/topologies").glob("*.txt"))
+HAVE_NO_ORDER = {
+    "foreign_key_join": "(a cycle)",
+    "foreign_key_join_named": "(a cycle)",
+    "writes_its_own_input": "writes back to poll",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.stem)
+def test_texts_of_kafka_streams_have_levels_unless_they_are_cyclic(text: Path) -> None:
+    """The lineage of an output may lead through a store; its sub-topology writes the output."""
+    application = application_from_topology("app", parse_topology(text.read_text()))
+    expected = HAVE_NO_ORDER.get(text.stem)
+    if expected is not None:
+        assert expected in reason(application)
+        return
+    levels = levels_of(application)
+    assert not isinstance(levels, NoOrder), levels.reason
+    written = {topic for level in levels for topic in level.written}
+    assert written >= {t.name for t in application.topics if t.roles.is_output}
+    for number, level in enumerate(levels):
+        later = {topic for one in levels[number:] for topic in one.written}
+        assert level.reads <= later | {t.name for t in application.topics if t.roles.is_source}
 
 
 def test_readers_come_before_writers() -> None:
