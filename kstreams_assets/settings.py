@@ -175,6 +175,13 @@ class RecoveryPointSettings(Block):
         " -commit-journal.",
         examples=["shop-commits"],
     )
+    control_topic: str | None = Field(
+        default=None,
+        description="Topic in which the companion of an at-least-once application reads requests to"
+        " commit (its property kstreams.assets.control.topic). With it, a recorder asks for commits"
+        " where it would wait for them. Default: it does not ask.",
+        examples=["shop-commit-control"],
+    )
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:

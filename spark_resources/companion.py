@@ -23,6 +23,11 @@ COMPANION_PROPERTIES: Final[Mapping[str, str]] = {
     "producer.interceptor.classes": "kstreamsassets.companion.AckInterceptor",
 }
 """What an application configures, with the jar on its class path."""
+COMMITS_ON_DEMAND: Final[Mapping[str, str]] = {
+    **COMPANION_PROPERTIES,
+    "processor.wrapper.class": "kstreamsassets.companion.CommitWrapper",
+}
+"""What it configures to commit on demand, besides the name of the control topic."""
 RELEASE: Final = 11
 """The oldest Java that Kafka's clients 3.9 to 4.4 support."""
 

@@ -60,7 +60,7 @@ def test_one_module_knows_kafka_python_from_inside(modules: dict[str, Module]) -
 
 def test_librdkafka_is_known_to_few_and_loaded_where_it_is_used(modules: dict[str, Module]) -> None:
     found = {name for name, module in modules.items() if _imports(module, "confluent_kafka")}
-    names = ("admin", "admin_calls", "registry")
+    names = ("admin", "admin_calls", "control", "registry")
     assert found == {f"kstreams_assets.kafka.{name}" for name in names}
     files = [ROOT / f"{name.replace('.', '/')}.py" for name in found]
     assert [file for file in files if "confluent_kafka" in _loaded_with(file)] == []

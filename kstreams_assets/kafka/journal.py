@@ -32,7 +32,9 @@ class CommitBoundary:
     since the thread started. `run` identifies this start; `number` counts its commits from 1 and
     skips a boundary that was dropped. A boundary that is not `regular` leaves tasks of the thread
     out of `committed` (tasks were revoked or corrupted), or a record before it was not
-    acknowledged. `record_offset` is its position in the journal.
+    acknowledged. `record_offset` is its position in the journal. `request` is the newest request of
+    a recorder that the application had received before the commit, "" if none; `held` the one for
+    which the thread stopped after it.
     """
 
     thread: str
@@ -43,19 +45,31 @@ class CommitBoundary:
     committed: Mapping[TopicPartitionId, int]
     acknowledged: Mapping[TopicPartitionId, int]
     record_offset: int
+    request: str = ""
+    held: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How a thread's stop after a boundary ended: released by the recorder, or by itself."""
+
+    run: str
+    held: str
+    by_recorder: bool
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPart:
     """Boundaries in the order of the journal: those of one thread are in the order of its commits.
 
-    The next part starts at `next_offset`. `unreadable` records have another format, such as that of
-    a later release.
+    `releases` are those of threads that had stopped for a recorder. The next part starts at
+    `next_offset`. `unreadable` records have another format, such as that of a later release.
     """
 
     boundaries: tuple[CommitBoundary, ...]
     next_offset: int
     unreadable: int = 0
+    releases: tuple[Release, ...] = ()
 
 
 def read_journal(
@@ -96,18 +110,23 @@ def read_journal(
             if first <= record.offset < end
         ]
     boundaries: dict[tuple[str, int], CommitBoundary] = {}
+    releases: list[Release] = []
     unreadable = 0
     for record in records:
         try:
             document = json.loads(record.value or b"")
             if document["version"] != _VERSION:
                 unreadable += 1
-            elif document["application"] == application_id:
+            elif document["application"] != application_id:
+                continue
+            elif "released" in document:
+                releases.append(_release(document))
+            else:
                 boundary = _boundary(document, record.offset)
                 boundaries.setdefault((boundary.run, boundary.number), boundary)
         except _MALFORMED:
             unreadable += 1
-    return JournalPart(tuple(boundaries.values()), end, unreadable)
+    return JournalPart(tuple(boundaries.values()), end, unreadable, tuple(releases))
 
 
 def _boundary(document: Mapping[str, Any], record_offset: int) -> CommitBoundary:
@@ -120,6 +139,16 @@ def _boundary(document: Mapping[str, Any], record_offset: int) -> CommitBoundary
         committed=_offsets(document["committed"]),
         acknowledged=_offsets(document["acknowledged"]),
         record_offset=record_offset,
+        request=str(document.get("request", "")),
+        held=str(document.get("held", "")),
+    )
+
+
+def _release(document: Mapping[str, Any]) -> Release:
+    return Release(
+        run=str(document["run"]),
+        held=str(document["held"]),
+        by_recorder=document["released"] is True,
     )
 
 

@@ -35,21 +35,23 @@ class Method(StrEnum):
     the raw logs. `sandwich`: a stable read; offsets did not move while everything before them
     became stable. `quiesced`: the group was empty and nothing was undecided. `journal`:
     ends that the companion of a live at-least-once application recorded at its commits.
-    `passive_commits`: ends of the logs at such commits, without a companion; both are tried only
-    if the caller can wait for commits. `offsets_first`: committed offsets, then ends.
+    `barrier`: the companion stopped all threads at their commits. `passive_commits`: ends of the
+    logs at commits, without a companion; these three are tried only if the caller can wait for
+    commits. `offsets_first`: committed offsets, then ends.
     """
 
     TRANSACTIONS = "transactions"
     SANDWICH = "sandwich"
     QUIESCED = "quiesced"
     JOURNAL = "journal"
+    BARRIER = "barrier"
     PASSIVE_COMMITS = "passive_commits"
     OFFSETS_FIRST = "offsets_first"
 
     @property
     def is_at_commits(self) -> bool:
         """Whether the cut consists of commits of a running at-least-once application."""
-        return self in (Method.JOURNAL, Method.PASSIVE_COMMITS)
+        return self in (Method.JOURNAL, Method.BARRIER, Method.PASSIVE_COMMITS)
 
 
 PartitionIncarnation = tuple[str, int, str]

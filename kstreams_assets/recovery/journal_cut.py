@@ -7,7 +7,8 @@ they read, as passive cuts do (`passive_commits`); it needs no sample close to a
 Nothing is concluded from an absence. A cut is exact if all of this is shown, else there is none:
 
 1. Each boundary was made after the start of its level: the thread had written, or read, more than
-   was written or committed by then. So what lies below the ends at the start is part of it.
+   was written or committed by then, or it had received a request that was sent after the start. So
+   what lies below the ends at the start is part of it.
 2. The journal has all boundaries of the thread since the group's offsets were read. So the offsets
    of tasks that this commit left out are known.
 3. The last record of each acknowledged end is in the log, at the end of a batch of the thread's own
@@ -45,15 +46,19 @@ class LevelStart(NamedTuple):
     """Ends of all written partitions; read after all of these: the ends again, and offsets.
 
     One request reads the ends of partitions one after the other, so a commit may be later than the
-    end of one partition and earlier than that of another.
+    end of one partition and earlier than that of another. `request` was sent to the application
+    after all of this; "" if none was.
     """
 
     ends: Ends
     later_ends: Ends
     committed: Mapping[TopicPartitionId, int]
+    request: str = ""
 
     def precedes(self, boundary: CommitBoundary) -> bool:
         """Whether a thread committed a boundary after all `ends` were read."""
+        if self.request and boundary.request == self.request:
+            return True
         has_written = any(
             end > self.later_ends[p]
             for p, end in boundary.acknowledged.items()

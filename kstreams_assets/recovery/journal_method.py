@@ -1,11 +1,13 @@
 """The method `journal`: cuts a live at-least-once application whose companion records commits."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from kstreams_assets.errors import OffsetOutOfRangeError, TopicNotFoundError
+from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFoundError
+from kstreams_assets.kafka.control import CommitControl
 from kstreams_assets.kafka.journal import journal_partition, read_journal
 from kstreams_assets.kafka.raw_log import UNREADABLE
 from kstreams_assets.model.point import CommitBoundary, Guarantee, Method
@@ -24,6 +26,7 @@ from kstreams_assets.recovery.passive_commits import (
 from kstreams_assets.recovery.scene import READ_S, NotTaken, Positions, Scene
 
 _POLL_S: Final = 0.1
+_POLL_ON_DEMAND_S: Final = 0.02
 _KEEP_EVERY_S: Final = 0.2
 _CHECK_EVERY_S: Final = 1.0
 _JOURNAL_LAG_S: Final = 10.0
@@ -32,6 +35,8 @@ _HISTORY: Final = 2_000
 """Boundaries before the cut that are read: each thread needs its newest one."""
 _PATIENCE_S: Final = 10.0
 """How much longer than a commit interval a thread may commit nothing."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,7 +47,8 @@ class JournalCommits:
     for what is proven. Any change of the group's members ends the cut. It does not wait for a
     journal without the newest commits, nor for a thread that commits nothing: another method may
     need the time. `topic`: the journal's name, where it is not the default; `levels`: default from
-    the topology.
+    the topology. With a `control`, each level asks the application for its commits and does not
+    need to wait for them; without an answer it waits as without a control.
     """
 
     scene: Scene
@@ -50,6 +56,7 @@ class JournalCommits:
     topic: str | None = None
     levels: Sequence[Level] | None = None
     sleep: Callable[[float], None] = time.sleep
+    control: CommitControl | None = None
     _log: "_GroupWatch" = field(init=False)
     _journal: Journal = field(init=False)
     _next_offset: int = field(init=False, default=0)
@@ -137,18 +144,22 @@ class JournalCommits:
         """Read the journal until it contains the newest commits: it is written after them."""
         started = time.monotonic()
         committed = {p: one.offset for p, one in base.items()}
+        asked = False
         while True:
             self._read_journal()
             behind = self._journal.behind(members, committed)
             if not behind:
                 return None
+            if not asked:
+                asked = True
+                self._ask()
             if time.monotonic() - started > min(_JOURNAL_LAG_S, self.wait_s):
                 return NotTaken(
                     f"the journal does not contain the newest commits of {len(behind)} of"
                     f" {len(members)} members: they may run without the companion, or have"
                     " committed nothing for long"
                 )
-            self.sleep(_POLL_S)
+            self.sleep(self._poll_s)
 
     def _level(
         self,
@@ -192,7 +203,7 @@ class JournalCommits:
             problem = self._log.check(start, missing)
             if problem is not None:
                 return problem
-            self.sleep(_POLL_S)
+            self.sleep(self._poll_s)
             self._kept.extend()
         read = self._kept.read(progress.ranges(level))
         return progress.prove(level, headers_of(read))
@@ -203,7 +214,23 @@ class JournalCommits:
         later_ends = cluster.high_watermarks(self.scene.written)
         read = sorted({*self.scene.read, *(p for of in members.values() for p in of)})
         committed = cluster.group_offsets(self.scene.group, partitions=read)
-        return LevelStart(ends, later_ends, {p: one.offset for p, one in committed.items()})
+        offsets = {p: one.offset for p, one in committed.items()}
+        return LevelStart(ends, later_ends, offsets, self._ask())
+
+    def _ask(self) -> str:
+        """Ask for a commit of each thread; return the request, "" if it was not sent."""
+        if self.control is None:
+            return ""
+        try:
+            return self.control.send("commit")
+        except KafkaError as error:
+            _log.warning("No commit on demand: %s", error)
+            self.control = None
+            return ""
+
+    @property
+    def _poll_s(self) -> float:
+        return _POLL_S if self.control is None else _POLL_ON_DEMAND_S
 
     def _read_journal(self) -> None:
         part = read_journal(

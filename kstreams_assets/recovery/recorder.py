@@ -43,6 +43,7 @@ from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
 from kstreams_assets.texts import iso_time
 
 if TYPE_CHECKING:
+    from kstreams_assets.kafka.control import CommitControl
     from kstreams_assets.recovery.passive_method import CommitHistory
 
 _ATTEMPTS = 3
@@ -51,6 +52,8 @@ _PATIENCE_S = 15.0
 _BROKERS_S = 12.0
 """How long to wait for a silent broker: by default the controller declares it dead after 9 s."""
 _LOCK_WAIT_S = 30.0
+_ON_DEMAND_S = 2.0
+"""How long a cut takes if the application commits on demand."""
 _AGAIN_S = 1.0
 """Between two attempts to watch an application, which may rebalance."""
 _OTHER_GROUPS_S = 5.0
@@ -285,7 +288,7 @@ class Recorder:
             share = 0.5 if methods[1:] else 1.0
             if found.again and again_s < started + share * wait_s:
                 sleep(_AGAIN_S)
-            elif methods[1:] and again_s < deadline:
+            elif methods[1:] and time.monotonic() < deadline:
                 _log.info("%s: %s. Trying %s.", methods[0], found.reason, methods[1])
                 methods = methods[1:]
             else:
@@ -300,15 +303,34 @@ class Recorder:
         scene = self._scene(reader)
         if scene.absent_topics:
             return None
+        if self._control() is not None:
+            return _ON_DEMAND_S
         return PassiveCommits(scene, 0.0, history=history).takes_s()
 
     def _methods_at_commits(self) -> Sequence[Method]:
         """Return the methods that wait for commits, the best one first."""
         configured = self.settings.journal_topic
         topic = journal_partition(self.application.application_id, configured).topic
-        if configured or topic in self.cluster.metadata().topics:
+        if not configured and topic not in self.cluster.metadata().topics:
+            return (Method.PASSIVE_COMMITS,)
+        if self._control() is None:
             return (Method.JOURNAL, Method.PASSIVE_COMMITS)
-        return (Method.PASSIVE_COMMITS,)
+        return (Method.JOURNAL, Method.BARRIER, Method.PASSIVE_COMMITS)
+
+    def _control(self) -> "CommitControl | None":
+        """Return the control topic, None if it is not configured or does not exist."""
+        topic = self.settings.control_topic
+        if topic is None:
+            return None
+        if topic not in self.cluster.metadata().topics:
+            _log.warning(
+                "Control topic %s does not exist, or may not be described: no commits on demand.",
+                topic,
+            )
+            return None
+        from kstreams_assets.kafka.control import CommitControl
+
+        return CommitControl(self.cluster.connection, topic)
 
     def _at_commits(
         self,
@@ -321,8 +343,16 @@ class Recorder:
         if method is Method.JOURNAL:
             from kstreams_assets.recovery.journal_method import JournalCommits
 
-            topic = self.settings.journal_topic
-            return JournalCommits(scene, wait_s, topic, sleep=sleep).take()
+            return JournalCommits(
+                scene, wait_s, self.settings.journal_topic, sleep=sleep, control=self._control()
+            ).take()
+        if method is Method.BARRIER:
+            from kstreams_assets.recovery.barrier import Barrier
+
+            control = self._control()
+            if control is None:
+                return NotTaken(f"control topic {self.settings.control_topic} is gone")
+            return Barrier(scene, control, self.settings.journal_topic, sleep=sleep).take()
         from kstreams_assets.recovery.passive_method import PassiveCommits
 
         return PassiveCommits(scene, wait_s, sleep=sleep, history=history).take()

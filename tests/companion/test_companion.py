@@ -269,7 +269,7 @@ def _runs_on_without_a_journal(
         assert journal_topic(topics.application_id) not in cluster.topics()
     assert metrics(app)[0] == 0
     log = app.log_file.read_text("utf-8")
-    assert f"commit journal {journal_topic(topics.application_id)} was not created" in log
+    assert f"Topic {journal_topic(topics.application_id)} was not created" in log
     assert "Exception in thread" not in log
 
 

@@ -73,6 +73,18 @@ def test_members_whose_commits_are_missing_run_without_the_companion(
     assert journal(*boundaries).behind(MEMBERS, committed) == behind
 
 
+@pytest.mark.parametrize(
+    ("request_of_boundary", "is_later"), [("asked", True), ("another", False), ("", False)]
+)
+def test_a_boundary_without_new_work_counts_if_it_names_the_request(
+    request_of_boundary: str, is_later: bool
+) -> None:
+    asked = START._replace(request="asked")
+    one = replace(boundary("r", 3, {IN: 100}, {R: 10}), request=request_of_boundary)
+    assert asked.precedes(one) is is_later
+    assert not START.precedes(one)
+
+
 def test_after_a_reset_the_newest_boundary_counts() -> None:
     earlier, newest = boundary("x", 5, {IN: 500}, {}, at=30), boundary("z", 1, {IN: 90}, {}, at=40)
     assert journal(newest, earlier).behind({"a": frozenset({IN})}, {IN: 100}) == ["a"]

@@ -31,11 +31,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class VectorHistory:
-    """Customer and vector of every record of each partition, by offset."""
+    """Customer and vector of every record of each partition, by offset.
+
+    `again` says of orders which ones the application has written itself (`with.feedback`).
+    """
 
     topics: VectorTopics
     customers: Mapping[TopicPartitionId, npt.NDArray[np.int32]]
     vectors: Mapping[TopicPartitionId, Vectors]
+    again: Mapping[TopicPartitionId, npt.NDArray[np.bool_]]
 
     def judge(
         self,
@@ -116,25 +120,28 @@ def read_vectors(cluster: KafkaCluster, topics: VectorTopics) -> VectorHistory:
     ends = cluster.high_watermarks(partitions)
     customers: dict[TopicPartitionId, Any] = {}
     vectors: dict[TopicPartitionId, Any] = {}
+    again: dict[TopicPartitionId, Any] = {}
     with cluster.raw_log() as reader:
         for p in partitions:
             customer = np.full(ends[p], -1, np.int32)
             vector = np.zeros((ends[p], PARTITIONS), np.int64)
+            written = np.zeros(ends[p], np.bool_)
             for batch in reader.read({p: OffsetRange(0, ends[p])}, deadline_s=60)[p]:
                 for record in batch.records():
                     if record.offset >= ends[p]:
                         break
                     value = record.value or b""
                     if p.topic == topics.orders:
-                        name, number, _ = value.decode().split(",")
+                        name, number, id_ = value.decode().split(",")
                         vector[record.offset, int(number)] = 1
+                        written[record.offset] = id_ == "again"
                     else:
                         name = (record.key or b"").decode().removeprefix("g")
                         is_change = p.topic == topics.by_group
                         vector[record.offset] = _change(value) if is_change else _vector(value)
                     customer[record.offset] = int(name[1:])
-            customers[p], vectors[p] = customer, vector
-    return VectorHistory(topics, customers, vectors)
+            customers[p], vectors[p], again[p] = customer, vector, written
+    return VectorHistory(topics, customers, vectors, again)
 
 
 def _vector(data: bytes) -> Vectors:

@@ -2,12 +2,15 @@ import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
+import java.util.stream.LongStream;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.StreamsConfig;
+import org.apache.kafka.streams.TopologyConfig;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.Grouped;
@@ -27,7 +30,9 @@ import org.apache.kafka.streams.state.KeyValueStore;
  * </pre>
  *
  * <p>With the property <code>with.regions</code>, orders are joined with a global table, which changes
- * nothing.
+ * nothing. With <code>with.shared</code>, groups are written to customer-totals too: two levels write
+ * one topic. With <code>with.feedback</code>, each tenth order of a customer below 100 orders something
+ * for the customer with a number higher by 100: a cycle.
  *
  * <p>An order is "customer,partition,id". A value is a vector: how many orders of each input partition
  * it has counted, so that a repeat in one partition cannot hide a loss in another. Arguments: a
@@ -65,7 +70,9 @@ public final class VectorApp {
         for (int i = 1; i < arguments.length; i += 2) {
             settings.put(arguments[i], arguments[i + 1]);
         }
-        StreamsBuilder builder = new StreamsBuilder();
+        StreamsBuilder builder = settings.containsKey("processor.wrapper.class")
+                ? new StreamsBuilder(new TopologyConfig(new StreamsConfig(settings)))
+                : new StreamsBuilder();
         KStream<String, String> orders = builder.stream(
                 prefix + "orders", Consumed.with(Serdes.String(), Serdes.String()));
         if (settings.remove("with.regions") != null) {
@@ -79,16 +86,32 @@ public final class VectorApp {
                 .groupByKey(Grouped.with("by-customer", Serdes.String(), VECTOR))
                 .reduce((a, b) -> sum(a, b, 1), store("totals"));
         totals.toStream().to(prefix + "customer-totals", Produced.with(Serdes.String(), VECTOR));
+        if (settings.remove("with.feedback") != null) {
+            totals.toStream()
+                    .filter((customer, total) -> number(customer) < 100 && count(total) % 10 == 0)
+                    .map((customer, total) -> KeyValue.pair(
+                            customer, "c" + (number(customer) + 100) + "," + count(total) % 4 + ",again"))
+                    .to(prefix + "orders", Produced.with(Serdes.String(), Serdes.String()));
+        }
+        String groupTotals = settings.remove("with.shared") == null ? "group-totals" : "customer-totals";
         totals.groupBy(
                         (customer, total) -> KeyValue.pair("g" + customer, total),
                         Grouped.with("by-group", Serdes.String(), VECTOR))
                 .reduce((a, b) -> sum(a, b, 1), (a, b) -> sum(a, b, -1), store("groups"))
                 .toStream()
-                .to(prefix + "group-totals", Produced.with(Serdes.String(), VECTOR));
+                .to(prefix + groupTotals, Produced.with(Serdes.String(), VECTOR));
         KafkaStreams streams = new KafkaStreams(builder.build(settings), settings);
         streams.setStateListener((now, before) -> say("STATE " + now));
         Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(Duration.ofSeconds(30))));
         streams.start();
+    }
+
+    private static int number(String customer) {
+        return Integer.parseInt(customer.substring(1));
+    }
+
+    private static long count(long[] vector) {
+        return LongStream.of(vector).sum();
     }
 
     private static long[] one(String order) {

@@ -22,6 +22,7 @@ public final class CommitInterceptor implements ConsumerInterceptor<byte[], byte
         try {
             thread = StreamThreadState.of(config, true);
             journal = Journal.open(config);
+            thread.setControl(journal.control);
         } catch (Throwable error) { // thrown on, it would stop the application
             Journal.warn("The commit journal is off", error);
         }
@@ -31,7 +32,15 @@ public final class CommitInterceptor implements ConsumerInterceptor<byte[], byte
     public void onCommit(Map<TopicPartition, OffsetAndMetadata> offsets) {
         if (journal != null) {
             try {
-                journal.offer(thread.name, thread.boundary(journal.application, offsets));
+                Control control = journal.control;
+                String request = control == null ? "" : control.request();
+                String held = control == null ? "" : control.held();
+                String boundary = thread.boundary(journal.application, offsets, request, held);
+                if (journal.offer(thread.name, boundary) && thread.stops()) {
+                    boolean byRecorder = control.hold(held);
+                    journal.offer(
+                            thread.name, thread.released(journal.application, held, byRecorder));
+                }
             } catch (Throwable error) {
                 journal.drop(error);
             }

@@ -34,7 +34,9 @@ final class Journal implements JournalMXBean {
 
     final String application;
     private final String topic;
-    private final Map<String, Object> clientConfig = new HashMap<>();
+    final Map<String, Object> clientConfig = new HashMap<>();
+    /** Null unless the application names a control topic. */
+    final Control control;
     private final BlockingQueue<ProducerRecord<String, String>> queue =
             new ArrayBlockingQueue<>(QUEUE_SIZE);
     private final AtomicLong written = new AtomicLong();
@@ -60,6 +62,7 @@ final class Journal implements JournalMXBean {
                 clientConfig.put(name.substring(PREFIX.length()), value);
             }
         });
+        control = config.get(Control.TOPIC) == null ? null : new Control(this, config);
     }
 
     /** Return the journal that all threads of an application in this JVM share. */
@@ -88,14 +91,19 @@ final class Journal implements JournalMXBean {
             if (--users == 0) {
                 OPEN.values().remove(this);
                 closing = true;
+                if (control != null) {
+                    control.close();
+                }
             }
         }
     }
 
-    void offer(String thread, String boundary) {
-        if (!queue.offer(new ProducerRecord<>(topic, 0, thread, boundary))) {
+    boolean offer(String thread, String boundary) {
+        boolean isQueued = queue.offer(new ProducerRecord<>(topic, 0, thread, boundary));
+        if (!isQueued) {
             drop(new IllegalStateException(QUEUE_SIZE + " boundaries wait. Last error: " + lastError));
         }
+        return isQueued;
     }
 
     void drop(Throwable error) {
@@ -104,7 +112,7 @@ final class Journal implements JournalMXBean {
         report("A boundary was not written to the commit journal " + topic, error);
     }
 
-    private void report(String problem, Throwable error) {
+    void report(String problem, Throwable error) {
         long now = System.nanoTime();
         long next = nextWarning.get();
         if (now - next >= 0 && nextWarning.compareAndSet(next, now + TimeUnit.MINUTES.toNanos(1))) {
@@ -127,7 +135,7 @@ final class Journal implements JournalMXBean {
                 }
                 if (failing) {
                     failing = false;
-                    createTopic();
+                    createTopic(topic);
                 }
                 if (producer == null) {
                     producer = new KafkaProducer<>(producerConfig());
@@ -153,17 +161,17 @@ final class Journal implements JournalMXBean {
     }
 
     /** Only WRITE is needed if the topic exists: without the right to create, the producer tries. */
-    private void createTopic() throws InterruptedException {
+    void createTopic(String name) throws InterruptedException {
         Map<String, Object> config = new HashMap<>(clientConfig);
         config.putIfAbsent("default.api.timeout.ms", "5000");
         String day = String.valueOf(TimeUnit.DAYS.toMillis(1));
-        NewTopic journal = new NewTopic(topic, Optional.of(1), Optional.empty())
+        NewTopic journal = new NewTopic(name, Optional.of(1), Optional.empty())
                 .configs(Map.of("cleanup.policy", "delete", "retention.ms", day));
         try (Admin admin = Admin.create(config)) {
             admin.createTopics(List.of(journal)).all().get();
         } catch (ExecutionException error) {
             if (!(error.getCause() instanceof TopicExistsException)) {
-                report("The commit journal " + topic + " was not created", error.getCause());
+                report("Topic " + name + " was not created", error.getCause());
             }
         }
     }

@@ -2,12 +2,14 @@ package kstreamsassets.companion;
 
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.streams.processor.TaskId;
 
 /** One stream thread: the ends of what its producer has written, and the number of its commits. */
 final class StreamThreadState {
@@ -17,11 +19,17 @@ final class StreamThreadState {
     /** Identifies this start of the thread: with a fixed client.id, names recur after a restart. */
     private final String run = UUID.randomUUID().toString();
     private final Map<TopicPartition, Long> ends = new ConcurrentHashMap<>();
+    /** Tasks that look for requests of a recorder. */
+    final Set<TaskId> tasks = ConcurrentHashMap.newKeySet();
     private int consumers;
     private int producers;
+    private volatile Control control;
+    private volatile boolean isTransactional;
+    private String asked = "";
     private volatile String unusable = AckInterceptor.class.getName() + " is not configured";
     private volatile boolean hasFailed;
     private long commits;
+    private boolean stops;
 
     private StreamThreadState(String name) {
         this.name = name;
@@ -38,9 +46,48 @@ final class StreamThreadState {
                 thread.unusable = "two threads of this JVM are named " + name;
             } else if (!isConsumer && thread.consumers <= 1) {
                 thread.unusable = null;
+                thread.isTransactional = config.get("transactional.id") != null;
             }
             return thread;
         }
+    }
+
+    /** Return the state of the calling stream thread, null for any other thread. */
+    static StreamThreadState current() {
+        synchronized (THREADS) {
+            return THREADS.get(Thread.currentThread().getName());
+        }
+    }
+
+    static boolean isKnown(String thread) {
+        synchronized (THREADS) {
+            return THREADS.containsKey(thread);
+        }
+    }
+
+    /** Whether tasks of this JVM look for requests, or none has started yet. */
+    static boolean hasCommitWrapper() {
+        synchronized (THREADS) {
+            return THREADS.values().stream().anyMatch(thread -> !thread.tasks.isEmpty());
+        }
+    }
+
+    void setControl(Control control) {
+        this.control = control;
+    }
+
+    boolean commitsOnDemand() {
+        return control != null && !isTransactional;
+    }
+
+    /** Whether there is a request that this thread was not asked for before. Stream thread only. */
+    boolean isAsked() {
+        String request = control.request();
+        if (request.equals(asked)) {
+            return false;
+        }
+        asked = request;
+        return true;
     }
 
     void close(boolean isConsumer) {
@@ -67,14 +114,24 @@ final class StreamThreadState {
         unusable = "the producer of " + name + " gets acknowledgements without offsets";
     }
 
-    /** Return the boundary of this commit as JSON (see README.md). Call it on the stream thread. */
-    String boundary(String application, Map<TopicPartition, OffsetAndMetadata> offsets) {
+    /**
+     * Return the boundary of this commit as JSON (see README.md). Call it on the stream thread.
+     *
+     * @param request the newest request that was read before; "" if none
+     * @param held the request for which the thread will stop now; "" if none
+     */
+    String boundary(
+            String application,
+            Map<TopicPartition, OffsetAndMetadata> offsets,
+            String request,
+            String held) {
         long number = ++commits; // dropped ones count: the reader sees the gap
         if (unusable != null) {
             throw new IllegalStateException(unusable);
         }
         boolean regular = !hasFailed && isRegular();
         hasFailed = false;
+        stops = regular && !held.isEmpty();
         Map<TopicPartition, Long> committed = new HashMap<>();
         offsets.forEach((partition, offset) -> committed.put(partition, offset.offset()));
         return "{\"version\":1,\"application\":" + quoted(application)
@@ -83,8 +140,24 @@ final class StreamThreadState {
                 + ",\"number\":" + number
                 + ",\"timestamp_ms\":" + System.currentTimeMillis()
                 + ",\"regular\":" + regular
+                + (request.isEmpty() ? "" : ",\"request\":" + quoted(request))
+                + (stops ? ",\"held\":" + quoted(held) : "")
                 + ",\"committed\":" + json(committed)
                 + ",\"acknowledged\":" + json(ends) + "}";
+    }
+
+    /** Whether the thread must stop now: the last boundary said so. */
+    boolean stops() {
+        return stops;
+    }
+
+    /** Return as JSON how a stop at the last boundary has ended. */
+    String released(String application, String held, boolean byRecorder) {
+        return "{\"version\":1,\"application\":" + quoted(application)
+                + ",\"thread\":" + quoted(name)
+                + ",\"run\":" + quoted(run)
+                + ",\"held\":" + quoted(held)
+                + ",\"released\":" + byRecorder + "}";
     }
 
     /** False while tasks are revoked or after a corrupted task: such a commit leaves tasks out. */

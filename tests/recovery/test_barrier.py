@@ -1,0 +1,349 @@
+"""Commits on demand and barriers of a running at-least-once application, judged by an oracle."""
+
+import itertools
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+
+from kstreams_assets.app.model import StreamsApplication, TopicEdge, TopicRole, TopicRoles
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.control import CommitControl
+from kstreams_assets.kafka.journal import journal_topic, read_journal
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.model.point import Guarantee, Method
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.barrier import Barrier
+from kstreams_assets.recovery.levels import NoOrder, levels_of
+from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.recovery.scene import NotTaken, Positions, Scene
+from kstreams_assets.repository.repository import Repository
+from kstreams_assets.settings import RecoveryPointSettings
+from spark_resources.companion import COMMITS_ON_DEMAND, COMPANION_PROPERTIES
+from tests.recovery.test_journal_method import assert_kept, scene_of, with_companion
+from tests.recovery.test_passive_commits import in_flight_of, judge_point, records_of
+from tests.recovery.vector_oracle import VectorHistory, read_vectors
+from tests.streams.cluster import unique_name
+from tests.streams.vector_app import PARTITIONS, VectorApp, VectorTopics, orders
+from tests.timing import eventually
+
+pytestmark = pytest.mark.kafka
+
+DRILL_POINTS: Final = 200
+# The default commit interval: nobody waits for a commit that comes by itself.
+RARE: Final = {"commit.interval.ms": "30000", "statestore.cache.max.bytes": "0", "linger.ms": "0"}
+
+
+@pytest.fixture
+def topics(cluster: KafkaCluster) -> VectorTopics:
+    found = VectorTopics(unique_name("vector"), unique_name("v") + ".")
+    found.create(cluster)
+    return found
+
+
+def control_of(topics: VectorTopics) -> str:
+    return f"{topics.application_id}-commit-control"
+
+
+def on_demand(
+    servers: str, topics: VectorTopics, folder: Path, config: Mapping[str, str] | None = None
+) -> VectorApp:
+    asks = {"kstreams.assets.control.topic": control_of(topics)}
+    settings = {**COMMITS_ON_DEMAND, **RARE, **asks, **(config or {})}
+    return with_companion(servers, topics, folder, {k: v for k, v in settings.items() if v})
+
+
+def cyclic(topics: VectorTopics) -> StreamsApplication:
+    """The application with the property `with.feedback`."""
+    known = topics.application
+    edges = (*known.edges, TopicEdge(topics.by_customer, topics.orders))
+    both = TopicRoles({TopicRole.INPUT, TopicRole.OUTPUT})
+    changed = tuple(
+        replace(one, roles=both) if one.name == topics.orders else one for one in known.topics
+    )
+    return replace(known, topics=changed, edges=edges)
+
+
+def written_twice(topics: VectorTopics) -> StreamsApplication:
+    """The application with the property `with.shared`."""
+    known = topics.application
+    edge = TopicEdge(topics.by_group, topics.customer_totals)
+    return replace(known, edges=(*known.edges, edge))
+
+
+@contextmanager
+def asked(
+    cluster: KafkaCluster, topics: VectorTopics, application: StreamsApplication | None = None
+) -> Iterator[tuple[Scene, CommitControl]]:
+    """The application, once each thread has stopped at a barrier for the first time."""
+    control = CommitControl(cluster.connection, control_of(topics))
+
+    def answers() -> bool:
+        if control_of(topics) not in cluster.topics():
+            return False
+        control.send("commit")
+        time.sleep(0.5)
+        return len(cluster.group_offsets(topics.application_id)) == 3 * PARTITIONS
+
+    assert eventually(answers)
+    with scene_of(cluster, topics) as scene:
+        scene = replace(scene, application=application or topics.application)
+        assert eventually(lambda: isinstance(Barrier(scene, control).take(), Positions))
+        yield scene, control
+
+
+def barrier(scene: Scene, control: CommitControl) -> Positions | NotTaken:
+    """A cut at a barrier; threads stop at most once a second."""
+    time.sleep(1.0)
+    return Barrier(scene, control).take()
+
+
+def test_a_point_is_taken_at_once_from_an_application_that_commits_every_thirty_seconds(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    warehouse = Warehouse(tmp_path / "warehouse")
+    settings = RecoveryPointSettings(control_topic=control_of(topics))
+    assert isinstance(levels_of(cyclic(topics)), NoOrder)
+    with (
+        on_demand(servers, topics, tmp_path / "app", {"with.feedback": "yes"}),
+        orders(servers, topics, rate=500),
+        asked(cluster, topics),
+    ):
+        in_order = Recorder(topics.application, cluster, warehouse, settings)
+        point = in_order.take(commit_wait_s=3)
+        saved = in_flight_of(Repository.of(warehouse, topics.application_id), point, topics)
+        there = records_of(cluster, point, topics)
+        cycle = Recorder(cyclic(topics), cluster, Warehouse(tmp_path / "other"), settings)
+        time.sleep(1)
+        stopped = cycle.take(commit_wait_s=2)
+    history = read_vectors(cluster, topics)
+    assert (point.method, point.guarantee) == (Method.JOURNAL, Guarantee.EXACT), point.reason
+    assert (stopped.method, stopped.guarantee) == (Method.BARRIER, Guarantee.EXACT), stopped.reason
+    assert "(a cycle)" in stopped.reason
+    assert point.took_ms < 3_000
+    for one in (point, stopped):
+        verdict = judge_point(history, one)
+        assert (verdict.repeats, verdict.losses) == (0, 0)
+        assert one.repeats_at_most == {}
+    assert saved == there
+
+
+def test_an_application_that_does_not_answer_costs_no_point(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    """The wrapper is not configured: the topology was built in the usual way."""
+    servers = kafka_cluster.bootstrap_servers
+    config = {"processor.wrapper.class": "", "commit.interval.ms": "1000"}
+    app = on_demand(servers, topics, tmp_path / "app", config)
+    settings = RecoveryPointSettings(control_topic=control_of(topics))
+    with app, orders(servers, topics, rate=200), scene_of(cluster, topics) as scene:
+        assert eventually(lambda: control_of(topics) in cluster.topics())
+        assert eventually(lambda: journal_topic(topics.application_id) in cluster.topics())
+        found = Barrier(scene, CommitControl(cluster.connection, control_of(topics))).take()
+        recorder = Recorder(topics.application, cluster, Warehouse(tmp_path / "w"), settings)
+        point = recorder.take(commit_wait_s=0.5)
+        assert eventually(lambda: "No thread commits on demand" in app.log_file.read_text("utf-8"))
+    assert isinstance(found, NotTaken)
+    assert "did not stop at a commit" in found.reason
+    assert "journal: the journal has no new commit" in point.reason
+    assert judge_point(read_vectors(cluster, topics), point).losses == 0
+
+
+def feedback_violations(history: VectorHistory, cut: Positions) -> int:
+    """How many orders of the cycle a cut has too few or too many, by its totals."""
+    topics = history.topics
+    totals = np.zeros(100, np.int64)
+    again = np.zeros(100, np.int64)
+    for number in range(PARTITIONS):
+        of_totals, of_orders = (
+            TopicPartitionId(topic, number) for topic in (topics.totals, topics.orders)
+        )
+        for customer, vector in zip(
+            history.customers[of_totals][: cut.ends[of_totals]],
+            history.vectors[of_totals][: cut.ends[of_totals]],
+            strict=True,
+        ):
+            if customer < 100:
+                totals[customer] = vector.sum()
+        written = history.again[of_orders][: cut.ends[of_orders]]
+        np.add.at(again, history.customers[of_orders][: cut.ends[of_orders]][written] - 100, 1)
+    return int(np.abs(totals // 10 - again).sum())
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("variant", "config"),
+    [
+        ("cycle", {"with.feedback": "yes"}),
+        ("written twice", {"with.shared": "yes"}),
+        ("streams", {"with.feedback": "yes", "group.protocol": "streams"}),
+        ("standby", {"with.feedback": "yes", "num.standby.replicas": "1"}),
+        ("cache", {"statestore.cache.max.bytes": "10485760", "linger.ms": "100"}),
+    ],
+)
+def test_cuts_at_barriers_are_exact(
+    kafka_cluster: LocalCluster,
+    cluster: KafkaCluster,
+    topics: VectorTopics,
+    tmp_path: Path,
+    variant: str,
+    config: Mapping[str, str],
+) -> None:
+    """Control: the ends of one cut with the offsets of another one lose records."""
+    servers = kafka_cluster.bootstrap_servers
+    application = {"written twice": written_twice, "cache": lambda one: one.application}.get(
+        variant, cyclic
+    )(topics)
+    with (
+        on_demand(servers, topics, tmp_path / "one", config),
+        on_demand(servers, topics, tmp_path / "two", config),
+        orders(servers, topics, rate=1_000),
+        asked(cluster, topics, application) as (scene, control),
+    ):
+        found = [barrier(scene, control) for _ in range(DRILL_POINTS // 5)]
+    cuts = [one for one in found if isinstance(one, Positions)]
+    refused = Counter(one.reason for one in found if isinstance(one, NotTaken))
+    print(f"{variant}: {len(cuts)} cuts, refused: {dict(refused)}")  # noqa: T201
+    assert len(cuts) >= 0.8 * len(found), refused
+    history = read_vectors(cluster, topics)
+    verdicts = [history.judge(cut.ends, cut.committed, cut.excluded) for cut in cuts]
+    assert [(v.repeats, v.losses) for v in verdicts] == [(0, 0)] * len(cuts)
+    assert {(cut.method, cut.guarantee) for cut in cuts} == {(Method.BARRIER, Guarantee.EXACT)}
+    assert_kept(cuts, topics)
+    assert history.judge(cuts[0].ends, cuts[-1].committed).losses > 0
+    if "with.feedback" in config:
+        assert [feedback_violations(history, cut) for cut in cuts] == [0] * len(cuts)
+        mixed = {**cuts[-1].ends, **orders_of(cuts[0], topics)}
+        assert feedback_violations(history, replace(cuts[-1], ends=mixed)) > 0
+
+
+def orders_of(cut: Positions, topics: VectorTopics) -> Mapping[TopicPartitionId, int]:
+    return {p: end for p, end in cut.ends.items() if p.topic == topics.orders}
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+def test_commits_on_demand_are_exact_without_the_wrapper_by_reflection(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    config = {"processor.wrapper.class": "", "kstreams.assets.commit.by.reflection": "true"}
+    settings = RecoveryPointSettings(control_topic=control_of(topics))
+    recorder = Recorder(topics.application, cluster, Warehouse(tmp_path / "w"), settings)
+    with (
+        on_demand(servers, topics, tmp_path / "app", config),
+        orders(servers, topics, rate=1_000),
+        asked(cluster, topics),
+    ):
+        points = [recorder.take(commit_wait_s=3) for _ in range(20)]
+    history = read_vectors(cluster, topics)
+    exact = [one for one in points if one.guarantee is Guarantee.EXACT]
+    assert len(exact) >= 18, [one.reason for one in points]
+    assert {one.method for one in exact} <= {Method.JOURNAL, Method.BARRIER}
+    verdicts = [judge_point(history, one) for one in points]
+    assert [one.losses for one in verdicts] == [0] * len(points)
+    assert [judge_point(history, one).repeats for one in exact] == [0] * len(exact)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+def test_barriers_while_instances_die_and_recorders_die(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    """Kills repeat records of the application itself; a cut has these, no more and no less."""
+    servers = kafka_cluster.bootstrap_servers
+    settings = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
+    apps = [on_demand(servers, topics, tmp_path / f"app{n}", settings) for n in range(3)]
+    kills: list[float] = []
+    over = threading.Event()
+
+    def disturb(control: CommitControl) -> None:
+        """Kill one of two instances; let a third one join and leave; hold and never release."""
+        source = random.Random(5)
+        for number in itertools.count():
+            if over.wait(source.uniform(8, 20)):
+                return
+            if number % 3 == 2:
+                control.send("hold")
+            elif number % 3:
+                apps[2].start()
+                over.wait(source.uniform(5, 15))
+                apps[2].stop()
+            else:
+                kills.append(time.monotonic())
+                app = apps[source.randrange(2)]
+                app.kill()
+                over.wait(source.uniform(0, 10))
+                app.start()
+
+    cuts: list[Positions] = []
+    refused: Counter[str] = Counter()
+    with apps[0], apps[1]:
+        with (
+            orders(servers, topics, rate=200),
+            asked(cluster, topics) as (scene, control),
+        ):
+            other = CommitControl(cluster.connection, control_of(topics))
+            thread = threading.Thread(target=disturb, args=(other,), name="disturber")
+            thread.start()
+            try:
+                while len(cuts) < DRILL_POINTS:
+                    found = barrier(scene, control)
+                    if isinstance(found, Positions):
+                        cuts.append(found)
+                    else:
+                        refused[re.sub(r"[^ ]*\d[^ ]*", "N", found.reason)] += 1
+            finally:
+                over.set()
+                thread.join(120)
+                apps[2].stop()
+        time.sleep(2)
+    print(f"{len(kills)} kills, refused: {dict(refused)}")  # noqa: T201
+    fenced = sum(app.log_file.read_text("utf-8").count("is being fenced") for app in apps)
+    history = read_vectors(cluster, topics)
+    differences = [history.differences(cut.ends, cut.committed, cut.excluded)[:2] for cut in cuts]
+    changes = 0
+    before: Sequence[np.ndarray] = [np.zeros_like(one) for one in differences[0]]
+    for number, repeats in enumerate(differences):
+        grown = [now - then for now, then in zip(repeats, before, strict=True)]
+        assert all((one >= 0).all() for one in grown), number
+        changes += any(one.any() for one in grown)
+        before = repeats
+    assert len(kills) >= 3
+    assert 0 < changes <= len(kills) + fenced
+
+
+def test_a_hold_ends_by_itself_and_says_so(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    with (
+        on_demand(servers, topics, tmp_path / "app"),
+        orders(servers, topics, rate=200),
+        asked(cluster, topics) as (_, control),
+    ):
+        time.sleep(1)
+        request = control.send("hold")
+        second = control.send("hold")  # within a second: nobody stops for it
+
+        def releases() -> list[bool]:
+            part = read_journal(cluster, topics.application_id, deadline_s=30)
+            held = {one.held for one in part.boundaries}
+            assert second not in held
+            return [one.by_recorder for one in part.releases if one.held == request]
+
+        assert eventually(lambda: len(releases()) == 2)
+        assert releases() == [False, False]
+    assert COMPANION_PROPERTIES.items() <= COMMITS_ON_DEMAND.items()
