@@ -29,6 +29,8 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.store import ObjectStoreSettings, StorePath, place_at
 
 LEAST_RATE: Final = 10_000
+COMMITS_ON_DEMAND_S: Final = 3.0
+"""How long a point waits for commits that it can ask for."""
 """Bytes per second; with a limit near zero an operation would never end."""
 _MIB: Final = 1024**2
 _HOUR_S: Final = 3_600
@@ -132,10 +134,10 @@ class RecoveryPointSettings(Block):
         ge=0,
         le=600,
         allow_inf_nan=False,
-        description="How long `follow` and `recovery-points take` wait for commits of a running"
-        " at-least-once application, so that its points can be exact; meanwhile they take no other"
-        " point. 0: they do not wait. Default: `follow` waits if the application commits so often"
-        " that a point takes up to 10 s; `take` does not wait.",
+        description="How long a point waits for commits of a running at-least-once application, so"
+        " that it can be exact; meanwhile no other point is taken. Dagster's sensor waits up to 20"
+        " s. 0: no point waits. Default: points of `follow` wait if the application commits so"
+        " often that a point takes up to 10 s; others wait 3 s if `control_topic` is set.",
         examples=[90],
     )
     keep_all_hours: float = Field(
@@ -182,6 +184,15 @@ class RecoveryPointSettings(Block):
         " where it would wait for them. Default: it does not ask.",
         examples=["shop-commit-control"],
     )
+
+    def wait_s(self, longest_s: float = math.inf) -> float:
+        """Return how long a point waits for commits if its caller does not say it, up to a limit.
+
+        Commits on demand need no configured wait.
+        """
+        told = self.commit_wait_seconds
+        default = 0.0 if self.control_topic is None else COMMITS_ON_DEMAND_S
+        return min(default if told is None else told, longest_s)
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:

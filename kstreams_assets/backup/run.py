@@ -320,6 +320,7 @@ def _take(ctx: RunContext, closes_window_end_ms: int | None = None) -> RecoveryP
         closes_window_end_ms=closes_window_end_ms,
         held=ctx.repo.ledger.held_positions(settings.application),
         seal_bytes=settings.recovery_points.closing_seal_bytes,
+        commit_wait_s=settings.recovery_points.wait_s(),
     )
 
 

@@ -60,7 +60,7 @@ def take(
     from kstreams_assets.recovery.recorder import recorder_of
 
     if wait_s is None:
-        wait_s = settings.recovery_points.commit_wait_seconds or 0.0
+        wait_s = settings.recovery_points.wait_s()
     with KafkaCluster(settings.connection) as cluster:
         point = recorder_of(settings, cluster, new_lineage=new_lineage).take(commit_wait_s=wait_s)
     _show(settings, point, as_json=as_json)

@@ -32,6 +32,8 @@ CALL_TIMEOUT_S: Final = 10.0
 LOCK_WAIT_S: Final = 20.0
 EVENT_EVERY_S: Final = 60
 _CHECK: Final = "recovery_point_is_recent"
+_LONGEST_WAIT_S: Final = 20.0
+"""For commits: Dagster ends a tick after 60 s, and a lock may need as long."""
 _CURSOR_VERSION: Final = 1
 
 
@@ -106,7 +108,8 @@ def _newest_age_s(settings: ApplicationSettings) -> float | None:
 def _take(settings: ApplicationSettings) -> RecoveryPoint:
     timeout_s = min(CALL_TIMEOUT_S, settings.connection.request_timeout_seconds)
     with KafkaCluster(settings.connection, timeout_s=timeout_s) as cluster:
-        return recorder_of(settings, cluster).take()
+        recorder = recorder_of(settings, cluster)
+        return recorder.take(commit_wait_s=settings.recovery_points.wait_s(_LONGEST_WAIT_S))
 
 
 def _result(

@@ -114,7 +114,8 @@ def build_recovery_points_asset(settings: ApplicationSettings) -> dg.AssetsDefin
 
 def _take(settings: ApplicationSettings) -> RecoveryPoint:
     with KafkaCluster(settings.connection) as cluster:
-        return recorder_of(settings, cluster).take()
+        recorder = recorder_of(settings, cluster)
+        return recorder.take(commit_wait_s=settings.recovery_points.wait_s())
 
 
 def check_result(settings: ApplicationSettings, recency: Recency) -> dg.AssetCheckResult:

@@ -3,9 +3,10 @@
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -49,10 +50,13 @@ class Bench:
     guarantee: Guarantee = Guarantee.EXACT
     sealed: bool = True
     objective_s: int | None = None
+    waits: list[float] = field(default_factory=list)
+    wait: Mapping[str, Any] = field(default_factory=dict)
     timeouts: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        def take(recorder: Recorder) -> RecoveryPoint:
+        def take(recorder: Recorder, *, commit_wait_s: float) -> RecoveryPoint:
+            self.waits.append(commit_wait_s)
             self.timeouts.append(recorder.cluster._wire.timeout_s)
             taken = replace(
                 point(self.now_ms, cut(0, 5), cut(0, 5, topic="u")),
@@ -70,7 +74,8 @@ class Bench:
         """One tick, some time after the one before."""
         self.now_ms += round(after_s * 1000)
         settings = settings_of(self.root)
-        points = settings.recovery_points.model_copy(update={"objective_seconds": self.objective_s})
+        changed = {"objective_seconds": self.objective_s, **self.wait}
+        points = settings.recovery_points.model_copy(update=changed)
         sensor = build_recovery_point_sensor(replace(settings, recovery_points=points))
         data = sensor.evaluate_tick(
             dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
@@ -165,6 +170,24 @@ class TestEvents:
         assert json.loads(cursor.dump())["version"] == 1
 
 
+@pytest.mark.parametrize(
+    ("told", "waits_s"),
+    [
+        ({}, 0.0),
+        ({"commit_wait_seconds": 15.0}, 15.0),
+        ({"commit_wait_seconds": 90.0}, 20.0),
+        ({"control_topic": "c"}, 3.0),
+        ({"control_topic": "c", "commit_wait_seconds": 0.0}, 0.0),
+    ],
+)
+def test_a_tick_waits_for_commits_as_configured_but_not_for_long(
+    bench: Bench, told: Mapping[str, Any], waits_s: float
+) -> None:
+    bench.wait = told
+    bench.tick()
+    assert bench.waits == [waits_s]
+
+
 class TestCheck:
     """Evaluated once a minute, whatever becomes of the point."""
 
@@ -175,7 +198,7 @@ class TestCheck:
         hold_records(Warehouse(bench.root), APPLICATION_ID)
 
     def _fail(self, bench: Bench, error: BaseException) -> None:
-        def take(_: Recorder) -> RecoveryPoint:
+        def take(_: Recorder, **_wait: Any) -> RecoveryPoint:
             raise error
 
         bench.monkeypatch.setattr(Recorder, "take", take)
