@@ -5,7 +5,7 @@ can only be restored from what the follower saved in time.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from kstreams_assets.model.point import Method, RecoveryPoint
 from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from spark_resources.companion import COMPANION_PROPERTIES, build_companion
 from spark_resources.resource import SparkSessionResource
 from tests.backup.test_follow_passive import following
 from tests.recovery.test_compaction import AGGRESSIVE
@@ -34,7 +35,12 @@ from tests.streams.vector_app import application_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill, pytest.mark.alone]
 
-POINTS: Final = 20
+ON_DEMAND: Final = {
+    **COMPANION_PROPERTIES,
+    "producer.linger.ms": "0",
+    "kstreams.assets.control.topic": "commit-control",
+    "kstreams.assets.commit.by.reflection": "true",
+}
 CONFIG: Final = {
     **AGGRESSIVE,
     # Longer than a follower waits for commits: meanwhile it saves nothing.
@@ -78,10 +84,10 @@ def placed(topics: OrderTopics) -> StreamsApplication:
     )
 
 
-def exact_points(settings: ApplicationSettings) -> list[RecoveryPoint]:
+def exact_points(settings: ApplicationSettings, method: Method) -> list[RecoveryPoint]:
     """The points that a restore now gives as exact; the newest are not covered yet."""
     repo = Repository.open(settings)
-    found = [point for point in repo.points.newest(200) if point.method is Method.PASSIVE_COMMITS]
+    found = [point for point in repo.points.newest(200) if point.method is method]
     statuses = repo.reading(settings).statuses(found)
     return [
         point
@@ -95,11 +101,23 @@ def reasons(settings: ApplicationSettings) -> list[str]:
     return [point.unsealed_because or point.reason for point in points]
 
 
-def test_twenty_restores_end_as_the_application_without_a_restore(
+@pytest.mark.parametrize(
+    ("method", "count", "commit_interval_ms", "config"),
+    [
+        pytest.param(Method.PASSIVE_COMMITS, 20, 1_000, {}, id="nothing-configured"),
+        # The default commit interval: commits come on demand.
+        pytest.param(Method.JOURNAL, 8, 30_000, ON_DEMAND, id="companion"),
+    ],
+)
+def test_restores_end_as_the_application_without_a_restore(
     cleaning: KafkaConnection,
     second_cluster: KafkaConnection,
     spark: SparkSessionResource,
     tmp_path: Path,
+    method: Method,
+    count: int,
+    commit_interval_ms: int,
+    config: Mapping[str, str],
 ) -> None:
     topics = OrderTopics(unique_name("exact"), unique_name("e") + ".")
     servers = cleaning.bootstrap_servers
@@ -109,24 +127,26 @@ def test_twenty_restores_end_as_the_application_without_a_restore(
         topics,
         tmp_path / "state",
         guarantee="at_least_once",
-        commit_interval_ms=1_000,
-        config=CONFIG,
+        commit_interval_ms=commit_interval_ms,
+        config={**CONFIG, **config},
+        jars=(build_companion(),) if config else (),
     )
+    control = config.get("kstreams.assets.control.topic")
     with KafkaCluster(cleaning) as cluster, app:
         windows = WindowSchedule.every("hour", start="2026-01-01")
         settings = replace(
             settings_of(placed(topics), servers, tmp_path),
             windows=windows,
-            recovery_points=RecoveryPointSettings(commit_wait_seconds=15),
+            recovery_points=RecoveryPointSettings(commit_wait_seconds=15, control_topic=control),
         )
         source = Source(settings, cluster)
         with Feed(servers, topics.orders, orders(seed=5), rate=600) as feed, following(settings):
             deadline = time.monotonic() + 240
-            while len(exact_points(settings)) < POINTS:
+            while len(exact_points(settings, method)) < count:
                 assert time.monotonic() < deadline, reasons(settings)
                 time.sleep(2)
             feed.stop()
-        points = exact_points(settings)[:POINTS]
+        points = exact_points(settings, method)[:count]
         source.drain()
         run = source.ended({point.id: point for point in points})
     for number, point in enumerate(points):

@@ -4,11 +4,11 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from examples.order_processor.application import Guarantee, OrderProcessor
+from examples.order_processor.application import PROGRAM, Guarantee, OrderProcessor
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from tests.streams.feed import Record
@@ -89,6 +89,7 @@ def order_processor(
     guarantee: Guarantee = "exactly_once_v2",
     commit_interval_ms: int = 100,
     config: Mapping[str, str] | None = None,
+    jars: tuple[Path, ...] = (),
 ) -> OrderProcessor:
     """An instance whose outputs follow from its inputs: one record for every update."""
     return OrderProcessor(
@@ -99,6 +100,7 @@ def order_processor(
         guarantee=guarantee,
         commit_interval_ms=commit_interval_ms,
         config={**_CONFIG, **(config or {})},
+        program=replace(PROGRAM, jars=jars),
     )
 
 
