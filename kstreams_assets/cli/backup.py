@@ -26,7 +26,7 @@ from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import problem_lines
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.help import Command, option
-from kstreams_assets.cli.options import app_options, limit_options, new_lineage_option
+from kstreams_assets.cli.options import limit_options, new_lineage_option, writing_app_options
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table, say_guesses
 from kstreams_assets.cli.spark_run import spark_run
@@ -49,7 +49,7 @@ _COLUMNS: Final = (
 
 
 @click.command(cls=Command, epilog="kstreams-assets backup --app defs.yaml --dry-run")
-@app_options
+@writing_app_options
 @limit_options("backup")
 @option(
     "--dry-run",

@@ -3,7 +3,7 @@
 import click
 
 from kstreams_assets.cli.help import Command, option
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.options import writing_app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import new_run_id
 from kstreams_assets.settings import ApplicationSettings
@@ -21,7 +21,7 @@ _SIZES = ("records_before", "records_after", "bytes_before", "bytes_after")
 
 
 @click.command(cls=Command, epilog="kstreams-assets expire --app defs.yaml --dry-run")
-@app_options
+@writing_app_options
 @option(
     "--dry-run", section="Output", is_flag=True, help="Print the plan without changing anything."
 )

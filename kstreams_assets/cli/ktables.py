@@ -11,7 +11,7 @@ from kstreams_assets.calendar import WindowCalendar
 from kstreams_assets.checks import EVALUATION, Evaluation, problem_lines, short_text
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.help import Group, option
-from kstreams_assets.cli.options import app_options, last_option
+from kstreams_assets.cli.options import app_options, last_option, writing_app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
@@ -43,7 +43,7 @@ def ktables() -> None:
 
 
 @ktables.command(epilog="kstreams-assets ktables make --app defs.yaml --store order-totals")
-@app_options
+@writing_app_options
 @store_option
 @option(
     "--window",

@@ -93,6 +93,15 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
 
     The command gets the keyword arguments `settings` (ApplicationSettings) and `as_json`.
     """
+    return _with_app_options(command, writes=False)
+
+
+def writing_app_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the same options; --state-in is not shown, because the warehouse refuses it."""
+    return _with_app_options(command, writes=True)
+
+
+def _with_app_options(command: Callable[..., None], *, writes: bool) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_settings(
@@ -124,6 +133,7 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             alias="--notes-in",
             section="Application",
             metavar="PLACE",
+            hidden=writes,
             help="Use this only if the warehouse is read-only: folder or s3://bucket/prefix where"
             " restores, drills and checks store progress and results (overrides the YAML).",
         ),

@@ -31,8 +31,7 @@ def ready(settings: ApplicationSettings, as_json: bool) -> None:
 
     - The stored files are intact.
 
-    - The completeness rules, if any, were evaluated. No rule of severity error is violated or
-    failed. Violated: the data breaks the rule. Failed: the rule could not run.
+    - The completeness rules, if any, were evaluated. Every rule with `severity: error` passed.
 
     - The last governance check, if any, found no error.
 

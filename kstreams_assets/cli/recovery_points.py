@@ -8,7 +8,12 @@ from typing import Any, Final
 import click
 
 from kstreams_assets.cli.help import Group, option
-from kstreams_assets.cli.options import app_options, last_option, new_lineage_option
+from kstreams_assets.cli.options import (
+    app_options,
+    last_option,
+    new_lineage_option,
+    writing_app_options,
+)
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.model.point import POSITION, RecoveryPoint, no_point, positions
@@ -36,7 +41,7 @@ def recovery_points() -> None:
 
 
 @recovery_points.command(epilog="kstreams-assets recovery-points take --app defs.yaml")
-@app_options
+@writing_app_options
 @new_lineage_option
 @option(
     "--wait",
@@ -161,7 +166,7 @@ def show(
 @recovery_points.command(
     epilog=f"kstreams-assets recovery-points pin --app defs.yaml \\\n  {_ID} --reason audit"
 )
-@app_options
+@writing_app_options
 @click.argument("point_id")
 @option(
     "--reason",
@@ -185,7 +190,7 @@ def pin(settings: ApplicationSettings, as_json: bool, point_id: str, reason: str
 @recovery_points.command(
     epilog=f"kstreams-assets recovery-points unpin --app defs.yaml \\\n  {_ID}"
 )
-@app_options
+@writing_app_options
 @click.argument("point_id")
 def unpin(settings: ApplicationSettings, as_json: bool, point_id: str) -> None:
     """Remove the pin of a recovery point

@@ -98,8 +98,7 @@ class RestoreRequest(BaseModel):
     mode: Annotated[RestoreMode, Spelling(section="Selection")] = Field(
         default=RestoreMode.STATE,
         description="state: continue at the point; rebuild: recompute from inputs before the point;"
-        " inputs_until: like rebuild, needs --as-of, --point or --window; logs: only inputs and"
-        " outputs.",
+        " inputs_until: the same, but you choose the point; logs: only inputs and outputs.",
     )
     inputs: Annotated[InputsExtent, Spelling(section="Selection")] = Field(
         default=InputsExtent.FULL,
@@ -131,9 +130,8 @@ class RestoreRequest(BaseModel):
     )
     inputs_are_at: Annotated[InputsAt | None, Spelling(unset="restored")] = Field(
         default=None,
-        description="Start position in inputs that --exclude skips; mapped: the point's committed"
-        " offsets, translated to target offsets; latest: the topic's end, so the restore is"
-        " unproven.",
+        description="Where the group starts in an input that you --exclude: at the recovery point"
+        " (mapped), or at the topic's end (latest; then unproven).",
     )
     accept: Annotated[
         Restorability | None,
@@ -156,8 +154,8 @@ class RestoreRequest(BaseModel):
     )
     accept_replaced_timestamps: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="For restores that an earlier release started: do not compare timestamps of 0"
-        " or below, because that release wrote the time of the restore instead.",
+        description="Do not compare timestamps of 0 or below: an earlier release of kstreams-assets"
+        " started this restore, and replaced them with the current time.",
     )
     replication_factor: Annotated[int | None, Spelling(metavar="N")] = Field(
         default=None, description="Replication factor of new topics (default: as on the source)."

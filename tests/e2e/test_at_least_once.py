@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark
 ROOT = Path(__file__).parents[2]
 _EXAMPLE = ROOT / "examples/defs/order_processor/defs.yaml"
 _RATE = 200.0
-_START_S = 240
+_START_S = 400
+_EXACT_S = 600
 
 
 def _command(*words: str, timeout_s: float = 400) -> "subprocess.CompletedProcess[str]":
@@ -81,7 +82,19 @@ def _followed(app_file: Path, log: Path) -> "Iterator[None]":
         assert follower.wait(60) == 0, log.read_text()
 
 
-def _with_rules_and_drill(app_file: Path) -> None:
+def _exact_point(app_file: Path) -> str:
+    """The newest point by the commits that a restore gives as exact, once there is one."""
+    deadline = time.monotonic() + _EXACT_S
+    while True:
+        listed = _json("recovery-points", "list", "--app", str(app_file), "--last", "50")
+        for one in listed["recovery_points"]:
+            if (one["method"], one["gives"]) == ("passive_commits", "exact"):
+                return one["id"]
+        assert time.monotonic() < deadline, listed
+        time.sleep(5)
+
+
+def _with_rules_and_drill(app_file: Path, commit_wait_s: int | None) -> None:
     """Step 5: what must not be lost, and how the application starts."""
     document = yaml.safe_load(app_file.read_text("utf-8"))
     example = yaml.safe_load(_EXAMPLE.read_text("utf-8"))["attributes"]
@@ -90,6 +103,9 @@ def _with_rules_and_drill(app_file: Path) -> None:
         attributes[name] = {**example[name], **(attributes.get(name) or {})}
         for key, value in example[name].items():
             attributes[name][key] = {**(attributes[name].get(key) or {}), **value}
+    if commit_wait_s is not None:
+        points = {"commit_wait_seconds": commit_wait_s, "objective_seconds": 900}
+        attributes["recovery_points"] = {**(attributes.get("recovery_points") or {}), **points}
     attributes["completeness"] = example["completeness"]
     command = [*example["drill"]["command"], "--guarantee", "at_least_once"]
     attributes["drill"] = {
@@ -101,15 +117,16 @@ def _with_rules_and_drill(app_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("commit_interval_ms", "is_followed_exactly"),
+    ("commit_interval_ms", "commit_wait_s", "is_followed_exactly"),
     [
-        pytest.param(30_000, False, id="stock"),
+        pytest.param(30_000, None, False, id="stock"),
+        pytest.param(30_000, 150, True, id="stock-that-waits"),
         # The follower waits for commits that are as frequent as these.
-        pytest.param(1_000, True, id="frequent-commits"),
+        pytest.param(1_000, None, True, id="frequent-commits"),
     ],
 )
 def test_the_five_steps_end_with_a_green_ready_and_a_passed_drill(
-    tmp_path: Path, commit_interval_ms: int, is_followed_exactly: bool
+    tmp_path: Path, commit_interval_ms: int, commit_wait_s: int | None, is_followed_exactly: bool
 ) -> None:
     topology, app_file = tmp_path / "topology.txt", tmp_path / "defs.yaml"
     topology.write_text(describe_topology(), "utf-8")
@@ -131,9 +148,10 @@ def test_the_five_steps_end_with_a_green_ready_and_a_passed_drill(
                 *("--output", str(app_file)),
             )
             assert done.returncode == 0, done.stderr
-            _with_rules_and_drill(app_file)
+            _with_rules_and_drill(app_file, commit_wait_s)
             with _followed(app_file, tmp_path / "follow.log"):
-                drill = _command("drill", "--app", str(app_file))
+                point = ("--point", _exact_point(app_file)) if is_followed_exactly else ()
+                drill = _command("drill", "--app", str(app_file), *point)
                 assert drill.returncode == 0, drill.stdout + drill.stderr
                 checked = _json("completeness", "check", "--app", str(app_file), "--as-of", _now())
                 outcomes = {one["rule"]: one["outcome"] for one in checked["evaluations"]}
@@ -146,14 +164,7 @@ def test_the_five_steps_end_with_a_green_ready_and_a_passed_drill(
                 target = ("--target", servers, "--target-application-id", "copy")
                 words = ("restore", "plan", "--app", str(app_file), *target, "--prefix", "copy-")
                 if is_followed_exactly:
-                    listed = _json("recovery-points", "list", "--app", str(app_file))
-                    exact = [
-                        one["id"]
-                        for one in listed["recovery_points"]
-                        if (one["method"], one["gives"]) == ("passive_commits", "exact")
-                    ]
-                    assert exact, listed
-                    plan = _json(*words, "--point", exact[0])
+                    plan = _json(*words, *point)
                     assert (plan["gives"], plan["can_run"]) == ("exact", True), plan
                     assert plan["repeats_at_most"] == {}
                     return

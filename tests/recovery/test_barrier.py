@@ -40,6 +40,7 @@ from tests.timing import eventually
 pytestmark = pytest.mark.kafka
 
 DRILL_POINTS: Final = 200
+KILL_POINTS: Final = 60
 # The default commit interval: nobody waits for a commit that comes by itself.
 RARE: Final = {"commit.interval.ms": "30000", "statestore.cache.max.bytes": "0", "linger.ms": "0"}
 
@@ -299,7 +300,7 @@ def test_barriers_while_instances_die_and_recorders_die(
             thread = threading.Thread(target=disturb, args=(other,), name="disturber")
             thread.start()
             try:
-                while len(cuts) < DRILL_POINTS:
+                while len(cuts) < KILL_POINTS:
                     found = barrier(scene, control)
                     if isinstance(found, Positions):
                         cuts.append(found)
