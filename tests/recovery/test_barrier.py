@@ -30,6 +30,7 @@ from kstreams_assets.recovery.scene import NotTaken, Positions, Scene
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import RecoveryPointSettings
 from spark_resources.companion import COMMITS_ON_DEMAND, COMPANION_PROPERTIES
+from spark_resources.jars import JarSet
 from tests.recovery.test_journal_method import assert_kept, scene_of, with_companion
 from tests.recovery.test_passive_commits import in_flight_of, judge_point, records_of
 from tests.recovery.vector_oracle import VectorHistory, read_vectors
@@ -57,11 +58,17 @@ def control_of(topics: VectorTopics) -> str:
 
 
 def on_demand(
-    servers: str, topics: VectorTopics, folder: Path, config: Mapping[str, str] | None = None
+    servers: str,
+    topics: VectorTopics,
+    folder: Path,
+    config: Mapping[str, str] | None = None,
+    *,
+    jar_set: JarSet = "kafka",
 ) -> VectorApp:
     asks = {"kstreams.assets.control.topic": control_of(topics)}
     settings = {**COMMITS_ON_DEMAND, **RARE, **asks, **(config or {})}
-    return with_companion(servers, topics, folder, {k: v for k, v in settings.items() if v})
+    chosen = {name: value for name, value in settings.items() if value}
+    return with_companion(servers, topics, folder, chosen, jar_set=jar_set)
 
 
 def cyclic(topics: VectorTopics) -> StreamsApplication:
@@ -185,13 +192,13 @@ def feedback_violations(history: VectorHistory, cut: Positions) -> int:
 @pytest.mark.drill
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("variant", "config"),
+    ("variant", "jar_set", "config"),
     [
-        ("cycle", {"with.feedback": "yes"}),
-        ("written twice", {"with.shared": "yes"}),
-        ("streams", {"with.feedback": "yes", "group.protocol": "streams"}),
-        ("standby", {"with.feedback": "yes", "num.standby.replicas": "1"}),
-        ("cache", {"statestore.cache.max.bytes": "10485760", "linger.ms": "100"}),
+        ("cycle", "kafka", {"with.feedback": "yes"}),
+        ("written twice", "kafka", {"with.shared": "yes"}),
+        ("streams", "kafka", {"with.feedback": "yes", "group.protocol": "streams"}),
+        ("standby", "kafka43", {"with.feedback": "yes", "num.standby.replicas": "1"}),
+        ("cache", "kafka", {"statestore.cache.max.bytes": "10485760", "linger.ms": "100"}),
     ],
 )
 def test_cuts_at_barriers_are_exact(
@@ -200,6 +207,7 @@ def test_cuts_at_barriers_are_exact(
     topics: VectorTopics,
     tmp_path: Path,
     variant: str,
+    jar_set: JarSet,
     config: Mapping[str, str],
 ) -> None:
     """Control: the ends of one cut with the offsets of another one lose records."""
@@ -208,8 +216,8 @@ def test_cuts_at_barriers_are_exact(
         variant, cyclic
     )(topics)
     with (
-        on_demand(servers, topics, tmp_path / "one", config),
-        on_demand(servers, topics, tmp_path / "two", config),
+        on_demand(servers, topics, tmp_path / "one", config, jar_set=jar_set),
+        on_demand(servers, topics, tmp_path / "two", config, jar_set=jar_set),
         orders(servers, topics, rate=1_000),
         asked(cluster, topics, application) as (scene, control),
     ):
@@ -236,15 +244,20 @@ def orders_of(cut: Positions, topics: VectorTopics) -> Mapping[TopicPartitionId,
 
 @pytest.mark.drill
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("jar_set", ["kafka39", "kafka"])
 def test_commits_on_demand_are_exact_without_the_wrapper_by_reflection(
-    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+    kafka_cluster: LocalCluster,
+    cluster: KafkaCluster,
+    topics: VectorTopics,
+    tmp_path: Path,
+    jar_set: JarSet,
 ) -> None:
     servers = kafka_cluster.bootstrap_servers
     config = {"processor.wrapper.class": "", "kstreams.assets.commit.by.reflection": "true"}
     settings = RecoveryPointSettings(control_topic=control_of(topics))
     recorder = Recorder(topics.application, cluster, Warehouse(tmp_path / "w"), settings)
     with (
-        on_demand(servers, topics, tmp_path / "app", config),
+        on_demand(servers, topics, tmp_path / "app", config, jar_set=jar_set),
         orders(servers, topics, rate=1_000),
         asked(cluster, topics),
     ):

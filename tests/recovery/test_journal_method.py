@@ -37,6 +37,7 @@ from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene
 from kstreams_assets.repository.repository import Repository
 from spark_resources.companion import COMPANION_PROPERTIES, build_companion
+from spark_resources.jars import JarSet
 from spark_resources.java import JavaProgram
 from tests.recovery.history import read_history
 from tests.recovery.oracle import Cut, violations
@@ -66,14 +67,19 @@ HARD: Final = {"linger.ms": "0", "statestore.cache.max.bytes": "0", "commit.inte
 
 
 def with_companion(
-    servers: str, topics: VectorTopics, folder: Path, config: Mapping[str, str] | None = None
+    servers: str,
+    topics: VectorTopics,
+    folder: Path,
+    config: Mapping[str, str] | None = None,
+    *,
+    jar_set: JarSet = "kafka",
 ) -> VectorApp:
     return VectorApp(
         servers,
         topics,
         state_dir=folder,
         config={**COMPANION_PROPERTIES, **HARD, **(config or {})},
-        program=replace(PROGRAM, jars=(build_companion(),)),
+        program=replace(PROGRAM, jar_set=jar_set, jars=(build_companion(),)),
     )
 
 
