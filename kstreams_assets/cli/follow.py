@@ -60,9 +60,9 @@ def follow(
 ) -> None:
     """Back up an application every few seconds
 
-    Until you stop it, the follower takes recovery points and backs up all records before each of
-    them. If the source cluster is lost, only the last seconds are missing. Closed backup windows
-    appear in Dagster.
+    Until you stop it, the follower takes recovery points. After each one it backs up all records
+    that the point needs. If the source cluster is lost, only the last seconds are missing. Closed
+    backup windows appear in Dagster.
 
     The first SIGTERM or Ctrl-C lets the current step finish. The second stops the follower
     immediately. A killed follower continues where it stopped. Each application is followed

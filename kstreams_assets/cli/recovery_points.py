@@ -57,8 +57,8 @@ def take(
 ) -> None:
     """Take a recovery point now
 
-    The point is restorable once `kstreams-assets backup` has read its backup window, which is
-    possible after the window has closed. To make points restorable within seconds, run
+    To make the point restorable, run `kstreams-assets backup` when the backup window with the
+    point has closed. To make points restorable within seconds, run
     `kstreams-assets follow` instead.
     """
     from kstreams_assets.kafka.cluster import KafkaCluster

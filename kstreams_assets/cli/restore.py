@@ -96,9 +96,9 @@ def run(
     application, if the options or the YAML give one. To continue an interrupted restore, run the
     same command again.
 
-    Exit code 1: the plan has a blocker, the target differs from the backup, or a blocking rule is
-    violated or failed. No group offset is committed. A completeness rule blocks if it has severity
-    error, unless it has `blocking: false`.
+    Exit code 1: the plan has a blocker, the target differs from the backup, or a completeness rule
+    did not pass. No group offset is committed. Only rules with `severity: error` and without
+    `blocking: false` count.
 
     Exit code 2: an error, for example if --before-command or --after-command fails.
     """

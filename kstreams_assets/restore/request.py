@@ -98,7 +98,8 @@ class RestoreRequest(BaseModel):
     mode: Annotated[RestoreMode, Spelling(section="Selection")] = Field(
         default=RestoreMode.STATE,
         description="state: continue at the point; rebuild: recompute from inputs before the point;"
-        " inputs_until: the same, but you choose the point; logs: only inputs and outputs.",
+        " inputs_until: rebuild that requires --point, --as-of or --window; logs: only inputs and"
+        " outputs.",
     )
     inputs: Annotated[InputsExtent, Spelling(section="Selection")] = Field(
         default=InputsExtent.FULL,
@@ -130,8 +131,8 @@ class RestoreRequest(BaseModel):
     )
     inputs_are_at: Annotated[InputsAt | None, Spelling(unset="restored")] = Field(
         default=None,
-        description="Where the group starts in an input that you --exclude: at the recovery point"
-        " (mapped), or at the topic's end (latest; then unproven).",
+        description="If the target has an input that you --exclude, the group starts there at the"
+        " recovery point (mapped) or at its end (latest: unproven restore).",
     )
     accept: Annotated[
         Restorability | None,
@@ -154,8 +155,8 @@ class RestoreRequest(BaseModel):
     )
     accept_replaced_timestamps: Annotated[bool, Spelling(section="Checks")] = Field(
         default=False,
-        description="Do not compare timestamps of 0 or below: an earlier release of kstreams-assets"
-        " started this restore, and replaced them with the current time.",
+        description="Use this only to continue a restore of an earlier kstreams-assets release,"
+        " which replaced timestamps of 0 or below: they are not compared.",
     )
     replication_factor: Annotated[int | None, Spelling(metavar="N")] = Field(
         default=None, description="Replication factor of new topics (default: as on the source)."
