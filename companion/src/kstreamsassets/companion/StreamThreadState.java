@@ -6,6 +6,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
@@ -18,7 +19,10 @@ final class StreamThreadState {
     final String name;
     /** Identifies this start of the thread: with a fixed client.id, names recur after a restart. */
     private final String run = UUID.randomUUID().toString();
-    private final Map<TopicPartition, Long> ends = new ConcurrentHashMap<>();
+    private final Map<TopicPartition, AtomicLong> ends = new ConcurrentHashMap<>();
+    private String newestTopic;
+    private int newestPartition;
+    private AtomicLong newestEnd;
     /** Tasks that look for requests of a recorder. */
     final Set<TaskId> tasks = ConcurrentHashMap.newKeySet();
     private int consumers;
@@ -99,9 +103,22 @@ final class StreamThreadState {
         }
     }
 
+    /**
+     * Called for each record, by one thread of the producer at a time. Neighbours are mostly of one
+     * partition, so it is seldom looked up.
+     */
     void acknowledged(RecordMetadata record) {
-        TopicPartition partition = new TopicPartition(record.topic(), record.partition());
-        ends.merge(partition, record.offset() + 1, Math::max);
+        // The same string object: another one of the same text is looked up.
+        if (record.partition() != newestPartition || record.topic() != newestTopic) {
+            newestTopic = record.topic();
+            newestPartition = record.partition();
+            newestEnd = ends.computeIfAbsent(
+                    new TopicPartition(newestTopic, newestPartition), partition -> new AtomicLong());
+        }
+        long end = record.offset() + 1;
+        if (end > newestEnd.get()) {
+            newestEnd.lazySet(end); // flush() returns after it: the boundary sees it
+        }
     }
 
     /** A record was not acknowledged: the log may contain it nevertheless. */
@@ -134,6 +151,8 @@ final class StreamThreadState {
         stops = regular && !held.isEmpty();
         Map<TopicPartition, Long> committed = new HashMap<>();
         offsets.forEach((partition, offset) -> committed.put(partition, offset.offset()));
+        Map<TopicPartition, Long> acknowledged = new HashMap<>();
+        ends.forEach((partition, end) -> acknowledged.put(partition, end.get()));
         return "{\"version\":1,\"application\":" + quoted(application)
                 + ",\"thread\":" + quoted(name)
                 + ",\"run\":" + quoted(run)
@@ -143,7 +162,7 @@ final class StreamThreadState {
                 + (request.isEmpty() ? "" : ",\"request\":" + quoted(request))
                 + (stops ? ",\"held\":" + quoted(held) : "")
                 + ",\"committed\":" + json(committed)
-                + ",\"acknowledged\":" + json(ends) + "}";
+                + ",\"acknowledged\":" + json(acknowledged) + "}";
     }
 
     /** Whether the thread must stop now: the last boundary said so. */
