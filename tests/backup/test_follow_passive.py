@@ -16,6 +16,7 @@ from kstreams_assets.model.restorability import Restorability
 from kstreams_assets.repository.coverage import recovery_point_is_recent
 from kstreams_assets.repository.repository import Repository
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from tests.recovery.test_barrier import control_of, on_demand
 from tests.recovery.test_journal_method import with_companion
 from tests.recovery.vector_oracle import read_vectors
 from tests.streams.cluster import connection_to, passing_cluster, unique_name
@@ -51,16 +52,19 @@ def journalled(servers: str, topics: VectorTopics, folder: Path) -> VectorApp:
 
 
 @pytest.mark.parametrize(
-    ("started", "method", "age_s"),
+    ("started", "method", "age_s", "asks"),
     [
-        pytest.param(passive, Method.PASSIVE_COMMITS, 40, id="nothing-configured"),
-        pytest.param(journalled, Method.JOURNAL, 10, id="companion"),
+        pytest.param(passive, Method.PASSIVE_COMMITS, 40, False, id="nothing-configured"),
+        pytest.param(journalled, Method.JOURNAL, 10, False, id="companion"),
+        # It commits every 30 s by itself.
+        pytest.param(on_demand, Method.JOURNAL, 10, True, id="commits-on-demand"),
     ],
 )
 def test_points_of_a_follower_are_exact(
     started: Callable[[str, VectorTopics, Path], VectorApp],
     method: Method,
     age_s: float,
+    asks: bool,
     tmp_path: Path,
 ) -> None:
     """`age_s` is how old the newest covered point gets once there are some."""
@@ -77,7 +81,9 @@ def test_points_of_a_follower_are_exact(
             connection=cluster.connection,
             warehouse=Warehouse(tmp_path / "warehouse"),
             windows=WindowSchedule.every("hour", start="2026-01-01"),
-            recovery_points=RecoveryPointSettings(objective_seconds=120),
+            recovery_points=RecoveryPointSettings(
+                objective_seconds=120, control_topic=control_of(topics) if asks else None
+            ),
         )
         points = Repository.open(settings).points
 

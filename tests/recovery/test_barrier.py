@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from kstreams_assets.app.model import StreamsApplication, TopicEdge, TopicRole, TopicRoles
+from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.control import CommitControl
 from kstreams_assets.kafka.journal import journal_topic, read_journal
@@ -197,7 +198,7 @@ def feedback_violations(history: VectorHistory, cut: Positions) -> int:
         ("cycle", "kafka", {"with.feedback": "yes"}),
         ("written twice", "kafka", {"with.shared": "yes"}),
         ("streams", "kafka", {"with.feedback": "yes", "group.protocol": "streams"}),
-        ("standby", "kafka43", {"with.feedback": "yes", "num.standby.replicas": "1"}),
+        ("standby", "kafka43", {"with.regions": "yes", "num.standby.replicas": "1"}),
         ("cache", "kafka", {"statestore.cache.max.bytes": "10485760", "linger.ms": "100"}),
     ],
 )
@@ -212,9 +213,12 @@ def test_cuts_at_barriers_are_exact(
 ) -> None:
     """Control: the ends of one cut with the offsets of another one lose records."""
     servers = kafka_cluster.bootstrap_servers
-    application = {"written twice": written_twice, "cache": lambda one: one.application}.get(
-        variant, cyclic
-    )(topics)
+    application = topics.application
+    if "with.feedback" in config:
+        application = cyclic(topics)
+    elif "with.shared" in config:
+        application = written_twice(topics)
+    cluster.create_topics([TopicSpec(topics.regions, 2)])
     with (
         on_demand(servers, topics, tmp_path / "one", config, jar_set=jar_set),
         on_demand(servers, topics, tmp_path / "two", config, jar_set=jar_set),
