@@ -129,6 +129,36 @@ def read_journal(
     return JournalPart(tuple(boundaries.values()), end, unreadable, tuple(releases))
 
 
+@dataclass(slots=True)
+class JournalReader:
+    """Reads a journal part by part, with the connections of `reader`; arguments as above."""
+
+    cluster: KafkaCluster
+    application_id: str
+    topic: str | None
+    reader: RawLogReader
+    deadline_s: float
+    next_offset: int = 0
+
+    def end(self) -> int:
+        """Return the end of the journal; raises TopicNotFoundError."""
+        partition = journal_partition(self.application_id, self.topic)
+        return self.cluster.high_watermarks([partition])[partition]
+
+    def read(self) -> JournalPart:
+        """Return what was written since the last part."""
+        part = read_journal(
+            self.cluster,
+            self.application_id,
+            start=self.next_offset,
+            topic=self.topic,
+            reader=self.reader,
+            deadline_s=self.deadline_s,
+        )
+        self.next_offset = part.next_offset
+        return part
+
+
 def _boundary(document: Mapping[str, Any], record_offset: int) -> CommitBoundary:
     return CommitBoundary(
         thread=str(document["thread"]),

@@ -22,13 +22,7 @@ from typing import Final
 
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFoundError
 from kstreams_assets.kafka.control import CommitControl
-from kstreams_assets.kafka.journal import (
-    CommitBoundary,
-    JournalPart,
-    Release,
-    journal_partition,
-    read_journal,
-)
+from kstreams_assets.kafka.journal import CommitBoundary, JournalReader, Release
 from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
 from kstreams_assets.model.point import CommitBoundary as StoredCommit
 from kstreams_assets.model.point import Guarantee, Method
@@ -55,9 +49,13 @@ class Barrier:
     control: CommitControl
     topic: str | None = None
     sleep: Callable[[float], None] = time.sleep
-    _next_offset: int = field(init=False, default=0)
+    _journal: JournalReader = field(init=False)
     _boundaries: dict[str, CommitBoundary] = field(init=False, default_factory=dict)
     _releases: dict[str, Release] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        scene = self.scene
+        self._journal = JournalReader(scene.cluster, scene.group, self.topic, scene.reader, READ_S)
 
     def take(self) -> Positions | NotTaken:
         """Return the positions of the cut."""
@@ -75,8 +73,7 @@ class Barrier:
         members = scene.members()
         if isinstance(members, NotTaken):
             return members
-        journal = journal_partition(scene.group, self.topic)
-        self._next_offset = scene.cluster.high_watermarks([journal])[journal]
+        self._journal.next_offset = self._journal.end()
         try:
             request = self.control.send("hold")
             found = self._stopped(request, members)
@@ -114,7 +111,7 @@ class Barrier:
         owners = {p: member for member, partitions in members.items() for p in partitions}
         deadline = time.monotonic() + _HOLD_S
         while True:
-            for one in self._read().boundaries:
+            for one in self._journal.read().boundaries:
                 if one.held != request:
                     continue
                 of = {owners.get(p) for p in one.committed}
@@ -168,7 +165,7 @@ class Barrier:
         """Return a thread that did not stop until it was released."""
         deadline = time.monotonic() + _ANSWER_S
         while True:
-            for one in self._read().releases:
+            for one in self._journal.read().releases:
                 if one.held == request:
                     self._releases[one.run] = one
             waiting = [b for b in self._boundaries.values() if b.run not in self._releases]
@@ -187,18 +184,6 @@ class Barrier:
                     again=True,
                 )
             self.sleep(_POLL_S)
-
-    def _read(self) -> JournalPart:
-        part = read_journal(
-            self.scene.cluster,
-            self.scene.group,
-            start=self._next_offset,
-            topic=self.topic,
-            reader=self.scene.reader,
-            deadline_s=READ_S,
-        )
-        self._next_offset = part.next_offset
-        return part
 
 
 @dataclass(frozen=True, slots=True)

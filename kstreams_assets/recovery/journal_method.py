@@ -8,7 +8,7 @@ from typing import Final
 
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFoundError
 from kstreams_assets.kafka.control import CommitControl
-from kstreams_assets.kafka.journal import journal_partition, read_journal
+from kstreams_assets.kafka.journal import JournalReader, journal_partition
 from kstreams_assets.kafka.raw_log import UNREADABLE
 from kstreams_assets.model.point import CommitBoundary, Guarantee, Method
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
@@ -59,11 +59,13 @@ class JournalCommits:
     control: CommitControl | None = None
     _log: "_GroupWatch" = field(init=False)
     _journal: Journal = field(init=False)
-    _next_offset: int = field(init=False, default=0)
+    _reader: JournalReader = field(init=False)
     _kept: KeptRecords = field(init=False)
 
     def __post_init__(self) -> None:
-        self._kept = KeptRecords(self.scene, _KEEP_EVERY_S)
+        scene = self.scene
+        self._kept = KeptRecords(scene, _KEEP_EVERY_S)
+        self._reader = JournalReader(scene.cluster, scene.group, self.topic, scene.reader, READ_S)
 
     def take(self) -> Positions | NotTaken:
         """Return the positions of the cut."""
@@ -93,10 +95,9 @@ class JournalCommits:
             return members
         self._log = _GroupWatch(scene, scene.group_log, members, started)
         # The offsets contain the commits of all boundaries that the journal has by now.
-        journal = journal_partition(scene.group, self.topic)
-        before = scene.cluster.high_watermarks([journal])[journal]
+        before = self._reader.end()
         self._journal = Journal(before)
-        self._next_offset = max(0, before - _HISTORY)
+        self._reader.next_offset = max(0, before - _HISTORY)
         base = scene.committed_offsets()
         problem = self._catch_up(members, base)
         if problem is not None:
@@ -233,16 +234,7 @@ class JournalCommits:
         return _POLL_S if self.control is None else _POLL_ON_DEMAND_S
 
     def _read_journal(self) -> None:
-        part = read_journal(
-            self.scene.cluster,
-            self.scene.group,
-            start=self._next_offset,
-            topic=self.topic,
-            reader=self.scene.reader,
-            deadline_s=READ_S,
-        )
-        self._next_offset = part.next_offset
-        self._journal.add(part.boundaries)
+        self._journal.add(self._reader.read().boundaries)
 
 
 @dataclass

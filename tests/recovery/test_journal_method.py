@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ from tests.recovery.history import read_history
 from tests.recovery.oracle import Cut, violations
 from tests.recovery.test_passive_commits import in_flight_of, judge_point, records_of
 from tests.recovery.trial import NO_PURGE
-from tests.recovery.vector_oracle import Verdict, read_vectors
+from tests.recovery.vector_oracle import Vectors, Verdict, read_vectors
 from tests.streams.cluster import unique_name
 from tests.streams.oracle_app import SOURCE, OracleApp, OracleTopics, create_topics
 from tests.streams.oracle_load import OracleLoad
@@ -323,61 +323,55 @@ def ticking(topics: OracleTopics) -> StreamsApplication:
     return application_of(topics.application_id, of, stores, edges)
 
 
-@pytest.mark.drill
-@pytest.mark.timeout(1800)
-def test_cuts_while_instances_die_and_the_group_rebalances(
-    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
-) -> None:
-    """Kills repeat records of the application itself; a cut has these, no more and no less."""
-    servers = kafka_cluster.bootstrap_servers
-    settings = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
-    apps = [with_companion(servers, topics, tmp_path / f"app{n}", settings) for n in range(3)]
+SHORT_SESSIONS: Final = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
+
+
+@contextmanager
+def disturbed(apps: Sequence[VectorApp], *more: Callable[[], object]) -> Iterator[list[float]]:
+    """Kill one of the first two and start it again, let a third one join and leave, call more.
+
+    Yields the times of kills.
+    """
     kills: list[float] = []
     over = threading.Event()
 
+    def kill(source: random.Random) -> None:
+        kills.append(time.monotonic())
+        app = apps[source.randrange(2)]
+        app.kill()
+        over.wait(source.uniform(0, 10))
+        app.start()
+
+    def join(source: random.Random) -> None:
+        apps[2].start()
+        over.wait(source.uniform(5, 15))
+        apps[2].stop()
+
     def disturb() -> None:
-        """Kill one of two instances, start it again; let a third one join and leave."""
         source = random.Random(5)
-        for number in itertools.count():
+        for step in itertools.cycle((kill, join, *((lambda _, one=one: one()) for one in more))):
             if over.wait(source.uniform(8, 20)):
                 return
-            if number % 2:
-                apps[2].start()
-                over.wait(source.uniform(5, 15))
-                apps[2].stop()
-            else:
-                kills.append(time.monotonic())
-                app = apps[source.randrange(2)]
-                app.kill()
-                over.wait(source.uniform(0, 10))
-                app.start()
+            step(source)
 
-    cuts: list[Positions] = []
-    refused: Counter[str] = Counter()
     thread = threading.Thread(target=disturb, name="disturber")
-    with apps[0], apps[1]:
-        with orders(servers, topics, rate=200), scene_of(cluster, topics) as scene:
-            thread.start()
-            try:
-                while len(cuts) < DRILL_POINTS:
-                    found = JournalCommits(scene, wait_s=6).take()
-                    if isinstance(found, Positions):
-                        cuts.append(found)
-                    else:
-                        refused[re.sub(r"[^ ]*\d[^ ]*", "N", found.reason)] += 1
-            finally:
-                over.set()
-                thread.join(120)
-                apps[2].stop()
-        assert eventually(lambda: is_drained(cluster, topics), within_s=120)
-        end = cluster.group_offsets(topics.application_id)
-    # A thread that missed its session repeats records as if it had been killed.
+    thread.start()
+    try:
+        yield kills
+    finally:
+        over.set()
+        thread.join(120)
+        apps[2].stop()
+
+
+def assert_only_own_repeats(
+    found: Sequence[Sequence[Vectors]], kills: Sequence[float], apps: Sequence[VectorApp]
+) -> None:
+    """Differences of cuts grow only with what kills make the application repeat.
+
+    A thread that missed its session repeats records as if it had been killed.
+    """
     fenced = sum(app.log_file.read_text("utf-8").count("is being fenced") for app in apps)
-    print(f"{len(kills)} kills, {fenced} fenced, refused: {dict(refused)}")  # noqa: T201
-    history = read_vectors(cluster, topics)
-    ends = {p: len(customers) for p, customers in history.customers.items()}
-    found = [history.differences(cut.ends, cut.committed, cut.excluded)[:2] for cut in cuts]
-    found.append(history.differences(ends, end)[:2])
     changes = 0
     before = [np.zeros_like(one) for one in found[0]]
     for number, repeats in enumerate(found):
@@ -385,8 +379,40 @@ def test_cuts_while_instances_die_and_the_group_rebalances(
         assert all((one >= 0).all() for one in grown), number
         changes += any(one.any() for one in grown)
         before = [*repeats]
-    assert len(kills) >= 5
     assert 0 < changes <= len(kills) + fenced
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(1800)
+def test_cuts_while_instances_die_and_the_group_rebalances(
+    kafka_cluster: LocalCluster, cluster: KafkaCluster, topics: VectorTopics, tmp_path: Path
+) -> None:
+    """Kills repeat records of the application itself; a cut has these, no more and no less."""
+    servers = kafka_cluster.bootstrap_servers
+    apps = [with_companion(servers, topics, tmp_path / f"app{n}", SHORT_SESSIONS) for n in range(3)]
+    cuts: list[Positions] = []
+    refused: Counter[str] = Counter()
+    with apps[0], apps[1]:
+        with (
+            orders(servers, topics, rate=200),
+            scene_of(cluster, topics) as scene,
+            disturbed(apps) as kills,
+        ):
+            while len(cuts) < DRILL_POINTS:
+                found = JournalCommits(scene, wait_s=6).take()
+                if isinstance(found, Positions):
+                    cuts.append(found)
+                else:
+                    refused[re.sub(r"[^ ]*\d[^ ]*", "N", found.reason)] += 1
+        assert eventually(lambda: is_drained(cluster, topics), within_s=120)
+        end = cluster.group_offsets(topics.application_id)
+    print(f"{len(kills)} kills, refused: {dict(refused)}")  # noqa: T201
+    history = read_vectors(cluster, topics)
+    ends = {p: len(customers) for p, customers in history.customers.items()}
+    found = [history.differences(cut.ends, cut.committed, cut.excluded)[:2] for cut in cuts]
+    found.append(history.differences(ends, end)[:2])
+    assert len(kills) >= 5
+    assert_only_own_repeats(found, kills, apps)
 
 
 def is_drained(cluster: KafkaCluster, topics: VectorTopics) -> bool:
