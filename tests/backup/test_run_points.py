@@ -87,6 +87,7 @@ def _wishes(closes_window_end_ms: int | None) -> Mapping[str, Any]:
         "closes_window_end_ms": closes_window_end_ms,
         "held": HELD,
         "seal_bytes": SETTINGS.closing_seal_bytes,
+        "commit_wait_s": 0.0,
     }
 
 
