@@ -122,7 +122,8 @@ class Barrier:
                         " one member of the group",
                         again=True,
                     )
-                if self._boundaries.setdefault(member, one) != one:
+                # A retry may write a boundary twice; another run is another thread.
+                if self._boundaries.setdefault(member, one).run != one.run:
                     return NotTaken(f"two threads commit for the member {member}", again=True)
             missing = members.keys() - self._boundaries.keys()
             if not missing:
