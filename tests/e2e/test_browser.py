@@ -166,6 +166,19 @@ def test_a_click_on_the_restore_assets_shows_the_plan_and_writes_nothing(
     stranger.sees("Materialized (0)")
 
 
+def test_the_launchpad_shows_the_options_of_a_restore_and_writes_to_no_cluster(
+    stranger: Stranger,
+) -> None:
+    """Shift and a click on Materialize open the editor of the configuration."""
+    stranger.opens_groups("restore")
+    stranger.page.get_by_role("button", name="Materialize all…").click(modifiers=["Shift"])
+    stranger.confirms_before(stranger.page.get_by_role("button", name="Remove extra config"))
+    editor = stranger.page.get_by_role("dialog").locator(".CodeMirror")
+    for line in ('as_of: ""', "dry_run: true", "mode: state", 'point: ""', "target: dr"):
+        expect(editor).to_contain_text(line)
+    stranger.sees("No errors")
+
+
 def test_the_job_restores_a_window_and_the_application_continues(
     stage: Stage, stranger: Stranger
 ) -> None:
