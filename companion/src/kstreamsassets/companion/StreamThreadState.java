@@ -69,7 +69,7 @@ final class StreamThreadState {
         }
     }
 
-    /** Whether tasks of this JVM look for requests, or none has started yet. */
+    /** Whether tasks of this JVM look for requests. */
     static boolean hasCommitWrapper() {
         synchronized (THREADS) {
             return THREADS.values().stream().anyMatch(thread -> !thread.tasks.isEmpty());
