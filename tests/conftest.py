@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,13 @@ def _no_wait_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda _handle: None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_reach_children() -> None:
+    """Shells start `make test &` with SIGINT ignored, and children would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
