@@ -29,9 +29,9 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.store import ObjectStoreSettings, StorePath, place_at
 
 LEAST_RATE: Final = 10_000
+"""Bytes per second; with a limit near zero an operation would never end."""
 COMMITS_ON_DEMAND_S: Final = 3.0
 """How long a point waits for commits that it can ask for."""
-"""Bytes per second; with a limit near zero an operation would never end."""
 _MIB: Final = 1024**2
 _HOUR_S: Final = 3_600
 

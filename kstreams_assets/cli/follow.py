@@ -17,11 +17,11 @@ from kstreams_assets.backup.follow import follow as follow_all
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.help import Group, option
 from kstreams_assets.cli.options import (
+    app_options,
     apps_options,
     limit_options,
     listen_option,
     new_lineage_option,
-    writing_app_options,
 )
 from kstreams_assets.cli.output import print_facts, print_json, say_guesses
 from kstreams_assets.cli.spark_run import spark_run
@@ -160,7 +160,7 @@ def _lines(followers: Sequence[Follower], trouble: Callable[[Follower], str]) ->
 
 
 @follow.command(epilog="kstreams-assets follow status --app defs.yaml")
-@writing_app_options
+@app_options
 def status(settings: ApplicationSettings, as_json: bool) -> None:
     """Show the status of a follower
 

@@ -102,7 +102,6 @@ def writing_app_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_app_options(command: Callable[..., None], *, writes: bool) -> Callable[..., None]:
-
     @functools.wraps(command)
     def with_settings(
         app_file: Path,

@@ -22,7 +22,7 @@ from typing import Final
 
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFoundError
 from kstreams_assets.kafka.control import CommitControl
-from kstreams_assets.kafka.journal import CommitBoundary, JournalReader, Release
+from kstreams_assets.kafka.journal import CommitBoundary, JournalReader
 from kstreams_assets.kafka.raw_log import UNREADABLE, LoadedBatch
 from kstreams_assets.model.point import CommitBoundary as StoredCommit
 from kstreams_assets.model.point import Guarantee, Method
@@ -51,7 +51,6 @@ class Barrier:
     sleep: Callable[[float], None] = time.sleep
     _journal: JournalReader = field(init=False)
     _boundaries: dict[str, CommitBoundary] = field(init=False, default_factory=dict)
-    _releases: dict[str, Release] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         scene = self.scene
@@ -76,9 +75,7 @@ class Barrier:
         self._journal.next_offset = self._journal.end()
         try:
             request = self.control.send("hold")
-            found = self._stopped(request, members)
-            if not isinstance(found, NotTaken):
-                found = self._positions(found)
+            found = self._unstopped(request, members) or self._positions()
             self.control.send("release", request)
         except KafkaError as error:
             return NotTaken(error.problem.rstrip("."))
@@ -106,8 +103,8 @@ class Barrier:
             ),
         )
 
-    def _stopped(self, request: str, members: Assignment) -> dict[str, CommitBoundary] | NotTaken:
-        """Wait until each member has stopped; return its boundary."""
+    def _unstopped(self, request: str, members: Assignment) -> NotTaken | None:
+        """Wait until each member has stopped; return why one has not."""
         owners = {p: member for member, partitions in members.items() for p in partitions}
         deadline = time.monotonic() + _HOLD_S
         while True:
@@ -127,7 +124,7 @@ class Barrier:
                     return NotTaken(f"two threads commit for the member {member}", again=True)
             missing = members.keys() - self._boundaries.keys()
             if not missing:
-                return self._boundaries
+                return None
             if time.monotonic() > deadline:
                 return NotTaken(
                     f"{len(missing)} of {len(members)} threads did not stop at a commit within"
@@ -137,7 +134,7 @@ class Barrier:
                 )
             self.sleep(_POLL_S)
 
-    def _positions(self, boundaries: Mapping[str, CommitBoundary]) -> "_AtBarrier | NotTaken":
+    def _positions(self) -> "_AtBarrier | NotTaken":
         """Read ends and offsets while the threads stop."""
         cluster = self.scene.cluster
         ends = cluster.high_watermarks(self.scene.written)
@@ -146,7 +143,7 @@ class Barrier:
         grown = [p for p in self.scene.internal if later[p] != ends[p]]
         if grown:
             return NotTaken(f"{grown[0]} was written while all threads had stopped", again=True)
-        for one in boundaries.values():
+        for one in self._boundaries.values():
             for p, offset in one.committed.items():
                 if p not in committed or committed[p].offset != offset:
                     return NotTaken(f"the committed offset of {p} is not {offset}", again=True)
@@ -164,25 +161,19 @@ class Barrier:
 
     def _released(self, request: str) -> NotTaken | None:
         """Return a thread that did not stop until it was released."""
+        waiting = {one.run: one.thread for one in self._boundaries.values()}
         deadline = time.monotonic() + _ANSWER_S
         while True:
             for one in self._journal.read().releases:
-                if one.held == request:
-                    self._releases[one.run] = one
-            waiting = [b for b in self._boundaries.values() if b.run not in self._releases]
-            early = [
-                b.thread
-                for b in self._boundaries.values()
-                if b.run in self._releases and not self._releases[b.run].by_recorder
-            ]
-            if early:
-                return NotTaken(f"{early[0]} went on before it was released", again=True)
+                thread = waiting.pop(one.run, None) if one.held == request else None
+                if thread is not None and not one.by_recorder:
+                    return NotTaken(f"{thread} went on before it was released", again=True)
             if not waiting:
                 return None
             if time.monotonic() > deadline:
+                thread = next(iter(waiting.values()))
                 return NotTaken(
-                    f"{waiting[0].thread} did not say that it had stopped until it was released",
-                    again=True,
+                    f"{thread} did not say that it had stopped until it was released", again=True
                 )
             self.sleep(_POLL_S)
 

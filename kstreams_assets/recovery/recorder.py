@@ -303,7 +303,7 @@ class Recorder:
         scene = self._scene(reader)
         if scene.absent_topics:
             return None
-        if self._control() is not None:
+        if self._control(scene.present) is not None:
             return _ON_DEMAND_S
         return PassiveCommits(scene, 0.0, history=history).takes_s()
 
@@ -311,18 +311,19 @@ class Recorder:
         """Return the methods that wait for commits, the best one first."""
         configured = self.settings.journal_topic
         topic = journal_partition(self.application.application_id, configured).topic
-        if not configured and topic not in self.cluster.metadata().topics:
+        present = self.cluster.metadata().topics
+        if not configured and topic not in present:
             return (Method.PASSIVE_COMMITS,)
-        if self._control() is None:
+        if self._control(present) is None:
             return (Method.JOURNAL, Method.PASSIVE_COMMITS)
         return (Method.JOURNAL, Method.BARRIER, Method.PASSIVE_COMMITS)
 
-    def _control(self) -> "CommitControl | None":
+    def _control(self, present: Mapping[str, TopicIdentity]) -> "CommitControl | None":
         """Return the control topic, None if it is not configured or does not exist."""
         topic = self.settings.control_topic
         if topic is None:
             return None
-        if topic not in self.cluster.metadata().topics:
+        if topic not in present:
             _log.warning(
                 "Control topic %s does not exist, or may not be described: no commits on demand.",
                 topic,
@@ -343,13 +344,12 @@ class Recorder:
         if method is Method.JOURNAL:
             from kstreams_assets.recovery.journal_method import JournalCommits
 
-            return JournalCommits(
-                scene, wait_s, self.settings.journal_topic, sleep=sleep, control=self._control()
-            ).take()
+            topic, control = self.settings.journal_topic, self._control(scene.present)
+            return JournalCommits(scene, wait_s, topic, sleep=sleep, control=control).take()
         if method is Method.BARRIER:
             from kstreams_assets.recovery.barrier import Barrier
 
-            control = self._control()
+            control = self._control(scene.present)
             if control is None:
                 return NotTaken(f"control topic {self.settings.control_topic} is gone")
             return Barrier(scene, control, self.settings.journal_topic, sleep=sleep).take()

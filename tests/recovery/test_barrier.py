@@ -1,6 +1,5 @@
 """Commits on demand and barriers of a running at-least-once application, judged by an oracle."""
 
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,16 +32,18 @@ from tests.recovery.test_journal_method import (
     SHORT_SESSIONS,
     assert_kept,
     assert_only_own_repeats,
+    collected,
     disturbed,
     scene_of,
+    topics,
     with_companion,
 )
 from tests.recovery.test_passive_commits import in_flight_of, judge_point, records_of
 from tests.recovery.vector_oracle import VectorHistory, read_vectors
-from tests.streams.cluster import unique_name
 from tests.streams.vector_app import PARTITIONS, VectorApp, VectorTopics, orders
 from tests.timing import eventually
 
+__all__ = ["topics"]
 pytestmark = pytest.mark.kafka
 
 DRILL_POINTS: Final = 200
@@ -50,13 +51,6 @@ KILL_POINTS: Final = 60
 KILLS: Final = 3
 # The default commit interval: nobody waits for a commit that comes by itself.
 RARE: Final = {"commit.interval.ms": "30000", "statestore.cache.max.bytes": "0", "linger.ms": "0"}
-
-
-@pytest.fixture
-def topics(cluster: KafkaCluster) -> VectorTopics:
-    found = VectorTopics(unique_name("vector"), unique_name("v") + ".")
-    found.create(cluster)
-    return found
 
 
 def control_of(topics: VectorTopics) -> str:
@@ -289,20 +283,16 @@ def test_barriers_while_instances_die_and_recorders_die(
     servers = kafka_cluster.bootstrap_servers
     apps = [on_demand(servers, topics, tmp_path / f"app{n}", SHORT_SESSIONS) for n in range(3)]
     killed_recorder = CommitControl(cluster.connection, control_of(topics))
-    cuts: list[Positions] = []
-    refused: Counter[str] = Counter()
     with apps[0], apps[1]:
         with (
             orders(servers, topics, rate=200),
             asked(cluster, topics) as (scene, control),
             disturbed(apps, lambda: killed_recorder.send("hold")) as kills,
         ):
-            while len(cuts) < KILL_POINTS or len(kills) < KILLS:
-                found = barrier(scene, control)
-                if isinstance(found, Positions):
-                    cuts.append(found)
-                else:
-                    refused[re.sub(r"[^ ]*\d[^ ]*", "N", found.reason)] += 1
+            cuts, refused = collected(
+                lambda: barrier(scene, control),
+                lambda cuts: len(cuts) >= KILL_POINTS and len(kills) >= KILLS,
+            )
         time.sleep(2)
     print(f"{len(kills)} kills, refused: {dict(refused)}")  # noqa: T201
     history = read_vectors(cluster, topics)

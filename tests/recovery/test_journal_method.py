@@ -364,6 +364,21 @@ def disturbed(apps: Sequence[VectorApp], *more: Callable[[], object]) -> Iterato
         apps[2].stop()
 
 
+def collected(
+    take: Callable[[], Positions | NotTaken], is_enough: Callable[[Sequence[Positions]], bool]
+) -> tuple[list[Positions], Counter[str]]:
+    """Take cuts until there are enough; return them, and how often which reason refused one."""
+    cuts: list[Positions] = []
+    refused: Counter[str] = Counter()
+    while not is_enough(cuts):
+        found = take()
+        if isinstance(found, Positions):
+            cuts.append(found)
+        else:
+            refused[re.sub(r"[^ ]*\d[^ ]*", "N", found.reason)] += 1
+    return cuts, refused
+
+
 def assert_only_own_repeats(
     found: Sequence[Sequence[Vectors]], kills: Sequence[float], apps: Sequence[VectorApp]
 ) -> None:
@@ -390,20 +405,16 @@ def test_cuts_while_instances_die_and_the_group_rebalances(
     """Kills repeat records of the application itself; a cut has these, no more and no less."""
     servers = kafka_cluster.bootstrap_servers
     apps = [with_companion(servers, topics, tmp_path / f"app{n}", SHORT_SESSIONS) for n in range(3)]
-    cuts: list[Positions] = []
-    refused: Counter[str] = Counter()
     with apps[0], apps[1]:
         with (
             orders(servers, topics, rate=200),
             scene_of(cluster, topics) as scene,
             disturbed(apps) as kills,
         ):
-            while len(cuts) < DRILL_POINTS:
-                found = JournalCommits(scene, wait_s=6).take()
-                if isinstance(found, Positions):
-                    cuts.append(found)
-                else:
-                    refused[re.sub(r"[^ ]*\d[^ ]*", "N", found.reason)] += 1
+            cuts, refused = collected(
+                lambda: JournalCommits(scene, wait_s=6).take(),
+                lambda cuts: len(cuts) >= DRILL_POINTS,
+            )
         assert eventually(lambda: is_drained(cluster, topics), within_s=120)
         end = cluster.group_offsets(topics.application_id)
     print(f"{len(kills)} kills, refused: {dict(refused)}")  # noqa: T201
