@@ -108,8 +108,8 @@ def run_partition_tasks(
             _stop(signals)
             raise
     failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
-    for failure in sorted(failures, key=lambda failure: failure.at):
-        raise failure.error()
+    if failures:
+        raise min(failures, key=lambda failure: failure.rank).error()
     return cast(list[R], outcomes)
 
 
@@ -192,6 +192,11 @@ class _Failure:
         """Whether it ended early because another one had failed."""
         return self.kind is _TaskStoppedError
 
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """The least is reported: what ended the job, not what alone would have been repeated."""
+        return self.is_stopped, self.ended_keys is not None, self.at
+
     def error(self) -> Exception:
         """Return the task's own error if it belongs to this project, else a SparkJobError.
 
@@ -229,9 +234,8 @@ def _outcome(item: bytes, task: Callable[[T], R], signals: _Signals) -> bytes:
         if ended_keys is None and not isinstance(error, _TaskStoppedError | OvertakenError):
             with suppress(FileNotFoundError):  # the driver is on another machine, or gone
                 Path(signals.stop).touch()
-        late = time.time() if not isinstance(error, _TaskStoppedError) else float("inf")
         failure = _Failure(
-            late,
+            time.time(),
             type(error),
             error.args,
             error.__dict__,
