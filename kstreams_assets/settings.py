@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
 
@@ -23,9 +24,10 @@ from kstreams_assets.block import LOCATED, Block, CronText, Seconds, refused
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.home import expanded
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.registry import RegistryConnection
+from kstreams_assets.kafka.registry import RegistryConnection, problem_of_url
 from kstreams_assets.kafka.throttle import Throttle, throttle
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.secret import Secret
 from kstreams_assets.store import ObjectStoreSettings, StorePath, place_at
 
 LEAST_RATE: Final = 10_000
@@ -137,7 +139,8 @@ class RecoveryPointSettings(Block):
         description="How long a point waits for commits of a running at-least-once application, so"
         " that it can be exact; meanwhile no other point is taken. Dagster's sensor waits up to 20"
         " s. 0: no point waits. Default: points of `follow` wait if the application commits so"
-        " often that a point takes up to 10 s; others wait 3 s if `control_topic` is set.",
+        " often that a point takes up to 10 s; others wait 3 s if `control_topic` or `control_urls`"
+        " is set.",
         examples=[90],
     )
     keep_all_hours: float = Field(
@@ -184,6 +187,19 @@ class RecoveryPointSettings(Block):
         " where it would wait for them. Default: it does not ask.",
         examples=["shop-commit-control"],
     )
+    control_urls: tuple[str, ...] = Field(
+        default=(),
+        description="Instead of `control_topic`: http addresses at which the companion accepts"
+        " these requests (its property kstreams.assets.control.http.address). A request goes to all"
+        " addresses of each host name.",
+        examples=[["http://shop-control:7071"]],
+    )
+    control_token: Secret | None = Field(
+        default=None,
+        description="Token for `control_urls` (the property kstreams.assets.control.http.token), as"
+        " {env: NAME}, {file: PATH} or {aws: {name: NAME}}.",
+        examples=[{"env": "SHOP_CONTROL_TOKEN"}],
+    )
 
     def wait_s(self, longest_s: float = math.inf) -> float:
         """Return how long a point waits for commits if its caller does not say it, up to a limit.
@@ -191,7 +207,8 @@ class RecoveryPointSettings(Block):
         Commits on demand need no configured wait.
         """
         told = self.commit_wait_seconds
-        default = 0.0 if self.control_topic is None else COMMITS_ON_DEMAND_S
+        asks = self.control_topic is not None or self.control_urls
+        default = COMMITS_ON_DEMAND_S if asks else 0.0
         return min(default if told is None else told, longest_s)
 
     @model_validator(mode="after")
@@ -200,6 +217,35 @@ class RecoveryPointSettings(Block):
             raise refused(
                 f".objective_seconds is {self.objective_seconds}.",
                 f"Give a number of at least {self.every_seconds} (every_seconds).",
+            )
+        return self
+
+    @field_validator("control_urls")
+    @classmethod
+    def _check_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        # The value is not shown: it may contain a password.
+        for number, url in enumerate(urls, 1):
+            problem = problem_of_url(url, ["http"])
+            if problem is None and (urlsplit(url).port is None or urlsplit(url).path.strip("/")):
+                problem = "is not of the form http://host:port"
+            if problem is not None:
+                raise refused(
+                    f": address {number} {problem}.",
+                    "Set host and port, such as http://shop-control:7071.",
+                )
+        return urls
+
+    @model_validator(mode="after")
+    def _check_control(self) -> Self:
+        if bool(self.control_urls) != (self.control_token is not None):
+            raise refused(
+                ".control_urls and .control_token must be set together; one is missing.",
+                "Set both to send requests by HTTP, or neither.",
+            )
+        if self.control_urls and self.control_topic is not None:
+            raise refused(
+                ".control_topic and .control_urls are both set.",
+                "Keep the one that the application reads.",
             )
         return self
 

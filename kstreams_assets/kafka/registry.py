@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
@@ -50,7 +50,7 @@ class RegistryConnection(Block):
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
-        problem = _problem_of_url(value)
+        problem = problem_of_url(value)
         if problem:
             # The value itself is not shown: it may contain a password.
             raise ConfigurationError(
@@ -84,14 +84,15 @@ class RegistryConnection(Block):
         return text
 
 
-def _problem_of_url(value: str) -> str | None:
+def problem_of_url(value: str, schemes: Sequence[str] = ("http", "https")) -> str | None:
+    """Return what is wrong with the address of a server, None if nothing; it continues its name."""
     try:
         parts = urlsplit(value)
         port_is_fine = parts.port is None or parts.port > 0
     except ValueError:
         return "is not an address"
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
-        return "is not an http or https address"
+    if parts.scheme not in schemes or not parts.hostname or not port_is_fine:
+        return f"is not an {' or '.join(schemes)} address"
     if parts.username is not None or parts.password is not None:
         return "contains credentials"
     if parts.query or parts.fragment:

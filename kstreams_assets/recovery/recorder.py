@@ -319,7 +319,11 @@ class Recorder:
         return (Method.JOURNAL, Method.BARRIER, Method.PASSIVE_COMMITS)
 
     def _control(self, present: Mapping[str, TopicIdentity]) -> "CommitControl | None":
-        """Return the control topic, None if it is not configured or does not exist."""
+        """Return how to ask for commits, None if nothing is configured or the topic is missing."""
+        if self.settings.control_token is not None:
+            from kstreams_assets.kafka.control import ControlEndpoints
+
+            return ControlEndpoints(self.settings.control_urls, self.settings.control_token)
         topic = self.settings.control_topic
         if topic is None:
             return None
@@ -329,9 +333,9 @@ class Recorder:
                 topic,
             )
             return None
-        from kstreams_assets.kafka.control import CommitControl
+        from kstreams_assets.kafka.control import ControlTopic
 
-        return CommitControl(self.cluster.connection, topic)
+        return ControlTopic(self.cluster.connection, topic)
 
     def _at_commits(
         self,

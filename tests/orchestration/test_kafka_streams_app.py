@@ -205,6 +205,43 @@ class TestRestore:
         assert SECRET not in text
 
 
+class TestControl:
+    """Where requests to commit on demand go."""
+
+    TOKEN: ClassVar[dict[str, str]] = {"env": "SHOP_CONTROL_TOKEN"}
+
+    def test_addresses_and_a_token(self, project: Project) -> None:
+        urls = ["http://shop-control:7071", "http://[::1]:7071/"]
+        points = {"control_urls": urls, "control_token": self.TOKEN}
+        project.write("shop", attributes(recovery_points=points))
+        assert "shop/recovery_points" in project.graph()
+
+    @pytest.mark.parametrize(
+        ("points", "problem"),
+        [
+            ({"control_urls": ["http://a:1"]}, "must be set together"),
+            ({"control_token": TOKEN}, "must be set together"),
+            (
+                {"control_urls": ["http://a:1"], "control_token": TOKEN, "control_topic": "c"},
+                "are both set",
+            ),
+            (
+                {"control_urls": ["http://a:1", "https://b:1"], "control_token": TOKEN},
+                "address 2 is not an http address",
+            ),
+            ({"control_urls": ["http://a"], "control_token": TOKEN}, "not of the form"),
+            ({"control_urls": ["http://a:1/x"], "control_token": TOKEN}, "not of the form"),
+            ({"control_urls": [f"http://u:{SECRET}@a:1"], "control_token": TOKEN}, "credentials"),
+            ({"control_urls": ["http://a:1"], "control_token": SECRET}, "given as a plain str"),
+        ],
+    )
+    def test_what_is_refused(self, project: Project, points: dict[str, Any], problem: str) -> None:
+        project.write("shop", attributes(recovery_points=points))
+        text = _fails(project)
+        assert problem in text
+        assert SECRET not in text
+
+
 class TestSensors:
     """Whether the sensors are on."""
 

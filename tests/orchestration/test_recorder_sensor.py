@@ -178,6 +178,7 @@ class TestEvents:
         ({"commit_wait_seconds": 90.0}, 20.0),
         ({"control_topic": "c"}, 3.0),
         ({"control_topic": "c", "commit_wait_seconds": 0.0}, 0.0),
+        ({"control_urls": ("http://a:1",)}, 3.0),
     ],
 )
 def test_a_tick_waits_for_commits_as_configured_but_not_for_long(

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from kstreams_assets.app.model import StreamsApplication, TopicEdge, TopicRole, TopicRoles
+from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.admin import TopicSpec
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.control import CommitControl
+from kstreams_assets.kafka.control import CommitControl, ControlTopic
 from kstreams_assets.kafka.journal import journal_topic, read_journal
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
@@ -91,15 +92,22 @@ def written_twice(topics: VectorTopics) -> StreamsApplication:
 
 @contextmanager
 def asked(
-    cluster: KafkaCluster, topics: VectorTopics, application: StreamsApplication | None = None
+    cluster: KafkaCluster,
+    topics: VectorTopics,
+    application: StreamsApplication | None = None,
+    *,
+    control: CommitControl | None = None,
 ) -> Iterator[tuple[Scene, CommitControl]]:
     """The application, once each thread has stopped at a barrier for the first time."""
-    control = CommitControl(cluster.connection, control_of(topics))
+    control = control or ControlTopic(cluster.connection, control_of(topics))
 
     def answers() -> bool:
-        if control_of(topics) not in cluster.topics():
+        if isinstance(control, ControlTopic) and control.topic not in cluster.topics():
             return False
-        control.send("commit")
+        try:
+            control.send("commit")
+        except KafkaError:  # the instance does not listen yet
+            return False
         time.sleep(0.5)
         return len(cluster.group_offsets(topics.application_id)) == 3 * PARTITIONS
 
@@ -158,7 +166,7 @@ def test_an_application_that_does_not_answer_costs_no_point(
     with app, orders(servers, topics, rate=200), scene_of(cluster, topics) as scene:
         assert eventually(lambda: control_of(topics) in cluster.topics())
         assert eventually(lambda: journal_topic(topics.application_id) in cluster.topics())
-        found = Barrier(scene, CommitControl(cluster.connection, control_of(topics))).take()
+        found = Barrier(scene, ControlTopic(cluster.connection, control_of(topics))).take()
         recorder = Recorder(topics.application, cluster, Warehouse(tmp_path / "w"), settings)
         point = recorder.take(commit_wait_s=0.5)
         assert eventually(lambda: "No thread commits on demand" in app.log_file.read_text("utf-8"))
@@ -282,7 +290,7 @@ def test_barriers_while_instances_die_and_recorders_die(
     """Kills repeat records of the application itself; a cut has these, no more and no less."""
     servers = kafka_cluster.bootstrap_servers
     apps = [on_demand(servers, topics, tmp_path / f"app{n}", SHORT_SESSIONS) for n in range(3)]
-    killed_recorder = CommitControl(cluster.connection, control_of(topics))
+    killed_recorder = ControlTopic(cluster.connection, control_of(topics))
     with apps[0], apps[1]:
         with (
             orders(servers, topics, rate=200),

@@ -1,29 +1,29 @@
 package kstreamsassets.companion;
 
 import java.lang.reflect.Field;
-import java.time.Duration;
-import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import org.apache.kafka.clients.consumer.ConsumerRecord;
-import org.apache.kafka.clients.consumer.KafkaConsumer;
-import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * The requests of a recorder, from the control topic: "commit" asks for a commit of each thread,
- * "hold" also stops each thread at a commit until "release". A hold ends by itself.
+ * The requests of a recorder, from a topic or an HTTP endpoint: "commit" asks for a commit of each
+ * thread, "hold" also stops each thread at a commit until "release". A hold ends by itself.
  */
 final class Control {
-    static final String TOPIC = "kstreams.assets.control.topic";
+    /** Where requests come from. On an error, reading starts again after a while. */
+    interface Source {
+        /** Pass requests to {@link #accept} until the control closes. */
+        void read() throws Exception;
+    }
+
+    private static final String TOPIC = "kstreams.assets.control.topic";
+    private static final String HTTP_ADDRESS = "kstreams.assets.control.http.address";
+    static final String HTTP_TOKEN = "kstreams.assets.control.http.token";
     static final String BY_REFLECTION = "kstreams.assets.commit.by.reflection";
     private static final long LONGEST_HOLD_NS = TimeUnit.MILLISECONDS.toNanos(500);
     /** From the start of one hold to the start of the next: whoever asks cannot stop the threads. */
     private static final long BETWEEN_HOLDS_NS = TimeUnit.SECONDS.toNanos(1);
 
     private final Journal journal;
-    private final String topic;
     private final boolean byReflection;
     private volatile boolean closing;
     private volatile String request = "";
@@ -31,17 +31,43 @@ final class Control {
     private String released = "";
     private long heldAt = System.nanoTime() - BETWEEN_HOLDS_NS;
 
-    Control(Journal journal, Map<String, ?> config) {
+    /** Null unless the application names a control topic or the address of an endpoint. */
+    static Control of(Journal journal, Map<String, ?> config) {
+        Object topic = config.get(TOPIC);
+        Object address = config.get(HTTP_ADDRESS);
+        if (topic == null && address == null) {
+            return null;
+        }
+        Control control = new Control(
+                journal, Boolean.parseBoolean(String.valueOf(config.get(BY_REFLECTION))));
+        if (topic != null) {
+            control.start(new ControlTopic(control, journal, topic.toString()));
+        }
+        if (address != null) {
+            Object token = config.get(HTTP_TOKEN);
+            control.start(new ControlEndpoint(
+                    control, address.toString(), token == null ? "" : token.toString()));
+        }
+        return control;
+    }
+
+    private Control(Journal journal, boolean byReflection) {
         this.journal = journal;
-        topic = config.get(TOPIC).toString();
-        byReflection = Boolean.parseBoolean(String.valueOf(config.get(BY_REFLECTION)));
-        Thread reader = new Thread(this::run, journal.application + "-commit-control");
+        this.byReflection = byReflection;
+    }
+
+    private void start(Source source) {
+        Thread reader = new Thread(() -> run(source), journal.application + "-commit-control");
         reader.setDaemon(true);
         reader.start();
     }
 
     void close() {
         closing = true;
+    }
+
+    boolean isClosing() {
+        return closing;
     }
 
     /** Return the newest request; "" before the first one. */
@@ -73,12 +99,14 @@ final class Control {
         return released.equals(id);
     }
 
-    private void accept(String kind, String id) {
+    /** Return whether the request counts; a hold soon after another one does not. */
+    boolean accept(String kind, String id) {
         if ("release".equals(kind)) {
             release(id);
-            return;
+            return true;
         }
-        if ("hold".equals(kind) && startHold(id) || "commit".equals(kind)) {
+        boolean counts = "hold".equals(kind) ? startHold(id) : "commit".equals(kind);
+        if (counts) {
             request = id;
             if (byReflection) {
                 commitByReflection();
@@ -88,15 +116,20 @@ final class Control {
                         + " topology was built without a TopologyConfig, or no task runs here"));
             }
         }
+        return counts;
     }
 
     private synchronized boolean startHold(String id) {
+        if (id.equals(request)) {
+            return true; // the same request, by another address of this host
+        }
         long now = System.nanoTime();
         if (now - heldAt < BETWEEN_HOLDS_NS) {
             return false;
         }
         held = id;
         heldAt = now;
+        request = id;
         return true;
     }
 
@@ -124,37 +157,13 @@ final class Control {
         }
     }
 
-    private void run() {
+    private void run(Source source) {
         while (!closing) {
             try {
-                journal.createTopic(topic);
-                read();
+                source.read();
             } catch (Throwable error) { // the thread lives on
-                journal.report("The control topic " + topic + " cannot be read", error);
+                journal.report(source + " cannot be read", error);
                 pause();
-            }
-        }
-    }
-
-    /** Requests from before the start are not read: nobody waits for their answers any more. */
-    private void read() {
-        Map<String, Object> config = new HashMap<>(journal.clientConfig);
-        config.put("client.id", journal.application + "-commit-control");
-        config.put("key.deserializer", StringDeserializer.class);
-        config.put("value.deserializer", StringDeserializer.class);
-        config.put("enable.auto.commit", "false");
-        config.put("auto.offset.reset", "latest");
-        config.put("allow.auto.create.topics", "false");
-        config.put("default.api.timeout.ms", "10000");
-        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(config)) {
-            if (consumer.partitionsFor(topic).isEmpty()) {
-                throw new IllegalStateException("it does not exist");
-            }
-            consumer.assign(List.of(new TopicPartition(topic, 0)));
-            while (!closing) {
-                for (ConsumerRecord<String, String> one : consumer.poll(Duration.ofMillis(200))) {
-                    accept(one.key(), one.value());
-                }
             }
         }
     }

@@ -35,7 +35,7 @@ final class Journal implements JournalMXBean {
     final String application;
     private final String topic;
     final Map<String, Object> clientConfig = new HashMap<>();
-    /** Null unless the application names a control topic. */
+    /** Null unless the application reads requests. */
     final Control control;
     private final BlockingQueue<ProducerRecord<String, String>> queue =
             new ArrayBlockingQueue<>(QUEUE_SIZE);
@@ -62,7 +62,7 @@ final class Journal implements JournalMXBean {
                 clientConfig.put(name.substring(PREFIX.length()), value);
             }
         });
-        control = config.get(Control.TOPIC) == null ? null : new Control(this, config);
+        control = Control.of(this, config);
     }
 
     /** Return the journal that all threads of an application in this JVM share. */
