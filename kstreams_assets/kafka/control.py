@@ -121,6 +121,15 @@ class ControlEndpoints:
                 "recovery_points.control_token has characters that HTTP cannot send.",
                 remedy="Use printable ASCII characters only.",
             )
+        failure = self._post(kind, request, token)
+        if failure is not None:
+            if kind == "hold":  # the other instances should not stop in vain
+                self._post("release", request, token)
+            raise failure
+        return request
+
+    def _post(self, kind: Kind, request: str, token: str) -> KafkaError | None:
+        """Send a request to all addresses; return the first failure that counts."""
         places = [(url, address) for url in self.urls for address in _addresses(url)]
         path = f"/{kind}/{request}"
         with ThreadPoolExecutor(min(len(places), _AT_ONCE), "control") as pool:
@@ -134,11 +143,11 @@ class ControlEndpoints:
             if answer.is_silent and url in heard:
                 _log.info("%s does not answer at %s: %s.", url, address[0], answer.reason)
                 continue
-            raise KafkaError(
+            return KafkaError(
                 f"The request to {kind} was not accepted at {url} ({address[0]}): {answer.reason}.",
                 remedy=answer.remedy,
             )
-        return request
+        return None
 
 
 def _addresses(url: str) -> Sequence[_Address]:

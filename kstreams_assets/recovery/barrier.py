@@ -75,8 +75,10 @@ class Barrier:
         self._journal.next_offset = self._journal.end()
         try:
             request = self.control.send("hold")
-            found = self._unstopped(request, members) or self._positions()
-            self.control.send("release", request)
+            try:
+                found = self._unstopped(request, members) or self._positions()
+            finally:
+                self.control.send("release", request)
         except KafkaError as error:
             return NotTaken(error.problem.rstrip("."))
         if isinstance(found, NotTaken):

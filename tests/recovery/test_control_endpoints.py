@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.control import ControlEndpoints
+from kstreams_assets.kafka.journal import read_journal
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import HOST, LocalCluster, choose_ports
 from kstreams_assets.model.point import Guarantee, Method
@@ -105,8 +106,11 @@ def test_points_are_taken_at_once_without_the_right_to_write_to_the_cluster(
         with pytest.raises(KafkaError, match="less than a second ago"):
             endpoints(ports[:1]).send("hold")
         apps[1].kill()
+        time.sleep(1)
         with pytest.raises(KafkaError, match=f":{ports[1]}.*Connection refused"):
-            endpoints(ports).send("commit")
+            endpoints(ports).send("hold", "in-vain")
+        time.sleep(1)  # longer than a hold lasts by itself
+        releases = read_journal(cluster, topics.application_id, deadline_s=30).releases
         logs = "".join(app.log_file.read_text("utf-8") for app in apps)
     history = read_vectors(cluster, topics)
     assert [(one.method, one.guarantee) for one in points[:2]] == [
@@ -116,6 +120,7 @@ def test_points_are_taken_at_once_without_the_right_to_write_to_the_cluster(
     for one in points[:2]:
         assert (judge_point(history, one).repeats, judge_point(history, one).losses) == (0, 0)
     assert judge_point(history, points[2]).losses == 0
+    assert [one for one in releases if one.held == "in-vain" and not one.by_recorder] == []
     assert statuses == [401, 404, 404, 405, 204]
     assert "does not accept the token" in caplog.text
     assert TOKEN not in logs + caplog.text
