@@ -79,7 +79,7 @@ drills: setup test-jars chromium ## Run the tests of minutes, over an hour: kill
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "drill and not alone"
 	$(BIN)/python -m pytest -q -m "drill and alone"
 	$(BIN)/python -m pytest -q --on-cluster -m "drill and cluster"
-	$(BIN)/python -m pytest -q --on-store -m "drill and (on_store or store)"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --on-store -m "drill and (on_store or store)"
 
 check: setup docs ## Run ruff, pyright and dg check defs, and build the docs site
 	$(BIN)/ruff check .
