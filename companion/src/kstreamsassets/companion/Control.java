@@ -18,7 +18,7 @@ final class Control {
     private static final String TOPIC = "kstreams.assets.control.topic";
     private static final String HTTP_ADDRESS = "kstreams.assets.control.http.address";
     static final String HTTP_TOKEN = "kstreams.assets.control.http.token";
-    static final String BY_REFLECTION = "kstreams.assets.commit.by.reflection";
+    private static final String BY_REFLECTION = "kstreams.assets.commit.by.reflection";
     private static final long LONGEST_HOLD_NS = TimeUnit.MILLISECONDS.toNanos(500);
     /** From the start of one hold to the start of the next: whoever asks cannot stop the threads. */
     private static final long BETWEEN_HOLDS_NS = TimeUnit.SECONDS.toNanos(1);
@@ -105,30 +105,32 @@ final class Control {
             release(id);
             return true;
         }
-        boolean counts = "hold".equals(kind) ? startHold(id) : "commit".equals(kind);
-        if (counts) {
-            request = id;
-            if (byReflection) {
-                commitByReflection();
-            } else if (!StreamThreadState.hasCommitWrapper()) {
-                journal.report("No thread commits on demand", new IllegalStateException(
-                        "processor.wrapper.class is not kstreamsassets.companion.CommitWrapper, the"
-                        + " topology was built without a TopologyConfig, or no task runs here"));
-            }
-        }
-        return counts;
-    }
-
-    private synchronized boolean startHold(String id) {
-        if (id.equals(request)) {
-            return true; // the same request, by another address of this host
-        }
-        long now = System.nanoTime();
-        if (now - heldAt < BETWEEN_HOLDS_NS) {
+        if (!begin(kind, id)) {
             return false;
         }
-        held = id;
-        heldAt = now;
+        if (byReflection) {
+            commitByReflection();
+        } else if (!StreamThreadState.hasCommitWrapper()) {
+            journal.report("No thread commits on demand", new IllegalStateException(
+                    "processor.wrapper.class is not kstreamsassets.companion.CommitWrapper, the"
+                    + " topology was built without a TopologyConfig, or no task runs here"));
+        }
+        return true;
+    }
+
+    private synchronized boolean begin(String kind, String id) {
+        boolean isHold = "hold".equals(kind);
+        if (!isHold && !"commit".equals(kind)) {
+            return false;
+        }
+        if (isHold && !id.equals(request)) { // else the same request, by another address of this host
+            long now = System.nanoTime();
+            if (now - heldAt < BETWEEN_HOLDS_NS) {
+                return false;
+            }
+            held = id;
+            heldAt = now;
+        }
         request = id;
         return true;
     }

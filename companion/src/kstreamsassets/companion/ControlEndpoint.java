@@ -61,9 +61,10 @@ final class ControlEndpoint implements Control.Source {
     }
 
     private HttpServer bound() throws IOException, InterruptedException {
+        InetSocketAddress at = socketAddress();
         for (int triesLeft = TRIES; ; triesLeft--) {
             try {
-                return HttpServer.create(socketAddress(), 0);
+                return HttpServer.create(at, 0);
             } catch (BindException error) { // an earlier start in this JVM may still let go of it
                 if (triesLeft == 0) {
                     throw error;
